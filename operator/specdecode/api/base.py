@@ -1,0 +1,85 @@
+"""What every model of the resource shares: camelCase names, CEL rules, durations and percentages.
+
+Stored objects are parsed leniently: a field that a newer operator wrote is ignored, not an error.
+Files that a person hands to the command line are checked strictly against the schema instead.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
+PERCENT_PATTERN: Final = r"^(100|[0-9]{1,2})(\.[0-9]{1,3})?%$"
+COUNT_OR_PERCENT_PATTERN: Final = r"^(100|[0-9]{1,2})%$"
+
+Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32)]
+Percent = Annotated[str, Field(pattern=PERCENT_PATTERN, max_length=8)]
+CountOrPercent = (
+    Annotated[int, Field(ge=0, le=1024)] | Annotated[str, Field(pattern=COUNT_OR_PERCENT_PATTERN, max_length=4)]
+)
+
+_UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class ApiModel(BaseModel):
+    """Base of all models of the resource."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+def rules(*pairs: tuple[str, str]) -> ConfigDict:
+    """Model configuration that carries CEL rules into the schema.
+
+    Each pair is (expression over ``self``, message). A message says what is wrong and what to do.
+    """
+    return ConfigDict(
+        json_schema_extra={"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
+    )
+
+
+def free_form(description: str, **extra: Any) -> Any:
+    """A field whose content the API server doesn't look into (a piece of a Pod, say)."""
+    return Field(
+        default_factory=dict,
+        description=description,
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+        **extra,
+    )
+
+
+def seconds(duration: str) -> float:
+    """Seconds of a duration such as ``5m`` or ``1h30m``.
+
+    Raises:
+        ValueError: the text is no duration.
+    """
+    if not re.fullmatch(DURATION_PATTERN, duration):
+        raise ValueError(f"{duration!r} is no duration; write one such as 30s, 5m or 1h30m")
+    return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", duration))
+
+
+def fraction(percent: str) -> float:
+    """The share that a percentage such as ``5%`` stands for, 0 to 1.
+
+    Raises:
+        ValueError: the text is no percentage.
+    """
+    if not re.fullmatch(PERCENT_PATTERN, percent):
+        raise ValueError(f"{percent!r} is no percentage; write one such as 5% or 99.5%")
+    return float(percent[:-1]) / 100.0
+
+
+def count(value: int | str, of: int, *, round_up: bool) -> int:
+    """A number of Pods from a count or a percentage of ``of``.
+
+    Surge rounds up and unavailability rounds down, as in a Deployment's rolling update.
+    """
+    if isinstance(value, int):
+        return value
+    exact = int(value[:-1]) * of / 100.0
+    return math.ceil(exact) if round_up else math.floor(exact)
