@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -32,14 +33,46 @@ class ApiModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
 
-def rules(*pairs: tuple[str, str]) -> ConfigDict:
-    """Model configuration that carries CEL rules into the schema.
+class Rule(NamedTuple):
+    """A rule of the resource, said twice: for the API server and for a file that no server has seen."""
 
-    Each pair is (expression over ``self``, message). A message says what is wrong and what to do.
-    """
-    return ConfigDict(
-        json_schema_extra={"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
-    )
+    cel: str
+    """CEL expression over ``self`` that is true where the rule holds."""
+    holds: Callable[[Any], bool]
+    """The same on the JSON value that ``self`` stands for, its defaults filled in."""
+    message: str
+    """What is wrong and what to do."""
+    field: str = ""
+    """Field under ``self`` to name as the culprit, such as ``engine.args``; empty: ``self``."""
+    message_cel: str = ""
+    """CEL expression of a message that names the culprit; ``message`` stands in where it fails."""
+    explain: Callable[[Any], str] | None = None
+    """The same in Python."""
+
+
+def validations(*rules: Rule) -> dict[str, Any]:
+    """The schema extension that carries rules to the API server, for ``json_schema_extra`` of a field."""
+    return {
+        "x-kubernetes-validations": [
+            {
+                "rule": rule.cel,
+                "message": rule.message,
+                **({"messageExpression": rule.message_cel} if rule.message_cel else {}),
+                **({"fieldPath": f".{rule.field}"} if rule.field else {}),
+            }
+            for rule in rules
+        ]
+    }
+
+
+def rules(*several: Rule) -> ConfigDict:
+    """Configuration of a model that carries rules into its schema."""
+    return ConfigDict(json_schema_extra=validations(*several))
+
+
+def listed_by(*keys: str) -> dict[str, Any]:
+    """The schema extension of a list whose entries are known by some of their fields, for ``json_schema_extra``."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 def free_form(description: str, **extra: Any) -> Any:

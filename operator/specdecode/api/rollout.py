@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from .base import ApiModel, CountOrPercent, Duration, Percent, rules
+from . import checks
+from .base import ApiModel, CountOrPercent, Duration, Percent, rules, validations
 
 Answer = Literal["Hold", "Rollback", "Promote"]
 
@@ -14,13 +15,8 @@ Answer = Literal["Hold", "Rollback", "Promote"]
 class RoleCapacity(ApiModel):
     """How far a role may leave its number of replicas during a rollout, both revisions counted."""
 
-    model_config = rules(
-        (
-            "!((type(self.maxSurge) == int ? self.maxSurge == 0 : self.maxSurge.matches('^0+%$')) && "
-            "(type(self.maxUnavailable) == int ? self.maxUnavailable == 0 : self.maxUnavailable.matches('^0+%$')))",
-            "maxSurge and maxUnavailable are both 0, so no Pod could ever be replaced: set one of them to 1 or more",
-        )
-    )
+    model_config = rules(checks.CAPACITY)
+
     max_surge: CountOrPercent = Field(
         default="25%",
         description="Pods above replicas, a count or a percentage rounded up. 100%: stable stays whole to the end, "
@@ -85,13 +81,22 @@ class FloorPolicy(ApiModel):
 class AnalysisSpec(ApiModel):
     """What decides a step."""
 
-    margin: Percent = Field(default="5%", description="Relative fall of acceptance length that is still harmless.")
+    margin: Percent = Field(
+        default="5%",
+        description="Relative fall of acceptance length that is still harmless.",
+        json_schema_extra=validations(checks.MARGIN),
+    )
     confidence: Percent = Field(
         default="99%",
         description="1 - the chance that a harmless revision is ever rolled back, over the whole canary and all "
         "measures.",
+        json_schema_extra=validations(checks.CONFIDENCE),
     )
-    interval: Duration = Field(default="5s", description="Time between two scrapes, each followed by a look.")
+    interval: Duration = Field(
+        default="5s",
+        description="Time between two scrapes, each followed by a look; at least 1s.",
+        json_schema_extra=validations(checks.INTERVAL),
+    )
     min_requests: int = Field(
         default=20,
         ge=1,
@@ -120,17 +125,8 @@ class AnalysisSpec(ApiModel):
 class RolloutSpec(ApiModel):
     """How a change is rolled out."""
 
-    model_config = rules(
-        (
-            "self.steps.map(s, s.weight).isSorted() && "
-            "self.steps.all(a, self.steps.filter(b, b.weight == a.weight).size() == 1)",
-            "rollout.steps must rise: each weight larger than the one before",
-        ),
-        (
-            "self.steps[self.steps.size() - 1].weight == 100",
-            "rollout.steps must end at weight 100: add {weight: 100} as the last step",
-        ),
-    )
+    model_config = rules(checks.STEPS_RISE, checks.STEPS_END)
+
     strategy: Literal["Canary", "Immediate"] = Field(
         default="Canary", description="Immediate replaces Pods within the capacity and judges nothing."
     )
@@ -162,13 +158,18 @@ class GuardSpec(ApiModel):
     """What watches the serving revision after promotion."""
 
     enabled: bool = Field(default=True, description="Whether the serving revision is watched.")
-    interval: Duration = Field(default="30s", description="Time between two scrapes outside a rollout.")
+    interval: Duration = Field(
+        default="30s",
+        description="Time between two scrapes outside a rollout; at least 1s.",
+        json_schema_extra=validations(checks.INTERVAL),
+    )
     fall: Percent = Field(
         default="20%", description="Relative fall of acceptance length against the baseline that is reported."
     )
     on_fall: list[Literal["Alert", "ReduceDepth", "Rollback"]] = Field(
-        default_factory=lambda: ["Alert"],
+        default=["Alert"],
         max_length=3,
+        json_schema_extra={"x-kubernetes-list-type": "set"},
         description="What a fall does. Only Alert acts in this version; the others are accepted and named in the "
         "condition GuardLimited.",
     )

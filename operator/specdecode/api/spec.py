@@ -6,32 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .base import ApiModel, free_form, rules
-from .owned import OWNED_FLAGS
-
-_OWNED_LIST = "[" + ", ".join(f"'{flag}'" for flag in sorted(OWNED_FLAGS)) + "]"
+from . import checks
+from .base import ApiModel, free_form, listed_by, rules, validations
 
 Args = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=4096)]],
-    Field(
-        max_length=64,
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                {
-                    "rule": "self.all(k, k.matches('^[a-z][a-z0-9]*(-[a-z0-9]+)*$'))",
-                    "message": "write each flag by its long name in kebab-case without leading dashes, "
-                    "such as max-model-len",
-                },
-                {
-                    "rule": f"self.all(k, !(k in {_OWNED_LIST}) && !(k.startsWith('no-') && k.substring(3) in "
-                    f"{_OWNED_LIST}))",
-                    "message": "a flag here is owned by the operator: remove it and set its field instead (model, "
-                    "speculation, engine.cudagraphCaptureSizes, engine.apiKeySecretRef, "
-                    "topology.<role>.parallelism, topology.kvTransfer); host, port and config can't be set",
-                },
-            ]
-        },
-    ),
+    dict[Annotated[str, Field(max_length=checks.FLAG_LENGTH)], Annotated[str, Field(max_length=4096)]],
+    Field(max_length=64, json_schema_extra=validations(checks.FLAG_NAMES, checks.OWNED)),
 ]
 
 
@@ -64,12 +44,8 @@ class VolumeSource(ApiModel):
 class ModelSource(ApiModel):
     """Where the weights come from: exactly one of the fields, or none for a public hub model."""
 
-    model_config = rules(
-        (
-            "!(has(self.huggingFace) && has(self.volume))",
-            "model.source names two sources: keep huggingFace or volume, and remove the other",
-        )
-    )
+    model_config = rules(checks.ONE_SOURCE)
+
     hugging_face: HuggingFaceSource | None = Field(default=None, description="A Hugging Face hub.")
     volume: VolumeSource | None = Field(default=None, description="A volume that already holds the weights.")
 
@@ -105,26 +81,18 @@ class SpeculationSpec(ApiModel):
     """Multi-token prediction (MTP) and its tunings. One depth holds for prefill and decode alike:
     vLLM's handshake doesn't see a mismatch, which kills the decode engine or corrupts answers."""
 
-    model_config = rules(
-        (
-            "!has(self.depthByBatch) || self.depthByBatch.all(r, r.depth <= self.depth)",
-            "speculation.depthByBatch has a depth above speculation.depth: lower it, or raise speculation.depth",
-        ),
-        (
-            "!has(self.depthByBatch) || (self.depthByBatch.map(r, r.upTo).isSorted() && "
-            "self.depthByBatch.all(a, self.depthByBatch.filter(b, b.upTo == a.upTo).size() == 1))",
-            "speculation.depthByBatch must have upTo rising from entry to entry: sort the entries and "
-            "remove duplicates",
-        ),
-    )
+    model_config = rules(checks.DEPTH_BY_BATCH_BELOW_DEPTH, checks.DEPTH_BY_BATCH_RISES)
+
     method: Literal["mtp"] = Field(
         default="mtp",
         description="Speculative method. Only mtp has the tunings that this operator sets.",
+        json_schema_extra=validations(checks.METHOD_MTP),
     )
     depth: int = Field(
         ge=1,
         le=16,
         description="Draft tokens a step (num_speculative_tokens), for prefill and decode alike, 1 to 16.",
+        json_schema_extra=validations(checks.DEPTH),
     )
     depth_by_batch: list[DepthRange] = Field(
         default_factory=list,
@@ -151,6 +119,8 @@ class SpeculationSpec(ApiModel):
 
 class EnvVar(ApiModel):
     """An environment variable, as in a Pod."""
+
+    model_config = rules(checks.ENV_VALUE_ONCE)
 
     name: str = Field(min_length=1, max_length=253, description="Name of the variable.")
     value: str | None = Field(default=None, max_length=32768, description="Its value.")
@@ -191,7 +161,12 @@ class EngineSpec(ApiModel):
         description='vLLM flags of both roles: long name in kebab-case without dashes to value. "" is a bare flag; '
         "a JSON array is several values. Flags that the operator owns are refused.",
     )
-    env: list[EnvVar] = Field(default_factory=list, max_length=64, description="Environment of both roles.")
+    env: list[EnvVar] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Environment of both roles.",
+        json_schema_extra=listed_by("name"),
+    )
     cudagraph_capture_sizes: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
         default_factory=list,
         max_length=128,

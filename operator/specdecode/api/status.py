@@ -6,11 +6,11 @@ Times are RFC 3339 in UTC, with seconds.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from .base import ApiModel
+from .base import ApiModel, listed_by
 
 
 class Condition(ApiModel):
@@ -125,10 +125,9 @@ class SpecDecodeDeploymentStatus(ApiModel):
     """Status of a SpecDecodeDeployment."""
 
     observed_generation: int = Field(default=0, description="metadata.generation that was last acted on.")
-    conditions: Annotated[
-        list[Condition],
-        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-    ] = Field(default_factory=list, max_length=32, description="Conditions.")
+    conditions: list[Condition] = Field(
+        default_factory=list, max_length=32, description="Conditions.", json_schema_extra=listed_by("type")
+    )
     current_revision: int = Field(default=0, description="Revision of today's spec.")
     stable: RevisionStatus | None = Field(default=None, description="The revision that serves.")
     canary: RevisionStatus | None = Field(default=None, description="The revision on trial.")

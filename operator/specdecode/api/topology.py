@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .base import ApiModel, Duration, free_form, rules
+from . import checks
+from .base import ApiModel, Duration, free_form, listed_by, rules
 from .spec import Args, EnvVar
 
 
@@ -27,12 +28,8 @@ class Parallelism(ApiModel):
 class RoleSpec(ApiModel):
     """One role's Pods."""
 
-    model_config = rules(
-        (
-            "has(self.replicas) != has(self.maxReplicas)",
-            "set replicas for a fixed number of Pods, or maxReplicas alone when an autoscaler owns the number",
-        )
-    )
+    model_config = rules(checks.REPLICAS_KNOWN, checks.REPLICAS_BOUNDED)
+
     replicas: int | None = Field(
         default=None, ge=1, le=64, description="Pods of this role. Absent: an autoscaler's; then set maxReplicas."
     )
@@ -46,7 +43,10 @@ class RoleSpec(ApiModel):
     resources: dict[str, Any] = free_form("Requests and limits of the engine container, as in a Pod.")
     args: Args = Field(default_factory=dict, description="vLLM flags of this role; they override engine.args.")
     env: list[EnvVar] = Field(
-        default_factory=list, max_length=64, description="Environment of this role; it overrides engine.env by name."
+        default_factory=list,
+        max_length=64,
+        description="Environment of this role; it overrides engine.env by name.",
+        json_schema_extra=listed_by("name"),
     )
     drain: Duration = Field(
         default="120s",
@@ -103,14 +103,8 @@ class KvTransferSpec(ApiModel):
 class TopologySpec(ApiModel):
     """Prefill/decode (P/D) topology; without prefill, decode Pods serve alone."""
 
-    model_config = rules(
-        (
-            "!has(self.prefill) || self.prefill.parallelism.tensor % self.decode.parallelism.tensor == 0 || "
-            "self.decode.parallelism.tensor % self.prefill.parallelism.tensor == 0",
-            "topology.prefill.parallelism.tensor and topology.decode.parallelism.tensor: one must divide the other "
-            "for KV to move; change one of them",
-        )
-    )
+    model_config = rules(checks.TENSOR_SIZES)
+
     prefill: RoleSpec | None = Field(default=None, description="Prefill Pods; absent: aggregated serving.")
     decode: RoleSpec = Field(description="Decode Pods, or all Pods in aggregated serving.")
     kv_transfer: KvTransferSpec = Field(default_factory=KvTransferSpec, description="How KV moves.")
