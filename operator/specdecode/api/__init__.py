@@ -1,6 +1,6 @@
 """The resource `SpecDecodeDeployment`: its models, its rules, the CRD made from them, and the names that rest on it."""
 
-from .base import count, fraction, seconds
+from .base import count, fraction, seconds, timestamp, unix
 from .resource import SpecDecodeDeployment, SpecDecodeDeploymentSpec
 from .status import SpecDecodeDeploymentStatus
 
@@ -11,4 +11,6 @@ __all__ = [
     "count",
     "fraction",
     "seconds",
+    "timestamp",
+    "unix",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -58,7 +59,8 @@ def validations(*rules: Rule) -> dict[str, Any]:
                 "rule": rule.cel,
                 "message": rule.message,
                 **({"messageExpression": rule.message_cel} if rule.message_cel else {}),
-                **({"fieldPath": f".{rule.field}"} if rule.field else {}),
+                # A path into metadata is none that the API server knows of.
+                **({"fieldPath": f".{rule.field}"} if rule.field and not rule.field.startswith("metadata") else {}),
             }
             for rule in rules
         ]
@@ -94,6 +96,20 @@ def seconds(duration: str) -> float:
     if not re.fullmatch(DURATION_PATTERN, duration):
         raise ValueError(f"{duration!r} is no duration; write one such as 30s, 5m or 1h30m")
     return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", duration))
+
+
+def timestamp(unix: float) -> str:
+    """Unix seconds as an RFC 3339 time in UTC with whole seconds, as Kubernetes writes them."""
+    return datetime.fromtimestamp(int(unix), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def unix(written: str) -> float:
+    """Unix seconds of an RFC 3339 time.
+
+    Raises:
+        ValueError: the text is no such time.
+    """
+    return datetime.fromisoformat(written).timestamp()
 
 
 def fraction(percent: str) -> float:

@@ -57,6 +57,7 @@ NAME: Final = Rule(
     lambda resource: re.fullmatch(NAME_PATTERN, resource["metadata"]["name"]) is not None,
     "metadata.name must have at most 40 characters of a-z, 0-9 and -, begin with a letter and not end with -, because "
     "Services and Pods are named after it: choose another name",
+    field="metadata.name",
 )
 
 ONE_SOURCE: Final = Rule(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,11 +100,11 @@ def _structural(node: dict[str, Any], defs: dict[str, Any], path: str, seen: tup
     out = {k: v for k, v in node.items() if k not in _DROPPED}
     if "description" in out:
         out["description"] = " ".join(out["description"].split())
+    if "x-kubernetes-validations" in out:
+        # A rule of the field's own names the remedy; a bound beside it would only say the same again, or hide it.
+        out = {k: v for k, v in out.items() if k not in ("const", "minimum", "maximum")}
     if "const" in out:
-        # A rule of the field's own says more than a list of one value, which would hide it.
-        value = out.pop("const")
-        if "x-kubernetes-validations" not in out:
-            out["enum"] = [value]
+        out["enum"] = [out.pop("const")]
     if "anyOf" in out:
         arms = out.pop("anyOf")
         if [arm.get("type") for arm in arms] != ["integer", "string"]:
@@ -150,18 +151,26 @@ def _without_defaults(node: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def structural(model: type[BaseModel]) -> dict[str, Any]:
+    """The structural schema of a model.
+
+    Raises:
+        ValueError: a field has no structural counterpart; the message names it.
+    """
+    raw = model.model_json_schema(by_alias=True, schema_generator=_Generator)
+    return _structural({k: v for k, v in raw.items() if k != "$defs"}, raw.get("$defs", {}), "")
+
+
+@cache
 def schema() -> dict[str, Any]:
-    """The structural schema of the resource."""
-    raw = SpecDecodeDeployment.model_json_schema(by_alias=True, schema_generator=_Generator)
-    defs = raw.pop("$defs")
-    raw["properties"]["metadata"] = {"type": "object", "additionalProperties": True}
-    root = _structural(raw, defs, "")
-    properties = root["properties"]
-    properties["apiVersion"] = {"type": "string", "description": "Version of this representation."}
-    properties["kind"] = {"type": "string", "description": "Kind of this resource."}
-    properties["metadata"] = {"type": "object"}
-    properties["status"] = _without_defaults(properties["status"])
-    root["required"] = ["metadata", "spec"]
+    """The structural schema of the resource. It is built once: don't change it."""
+    root = structural(SpecDecodeDeployment)
+    # The API server knows metadata itself and takes no schema of it but this.
+    root["properties"]["metadata"] = {"type": "object"}
+    root["properties"]["status"] = _without_defaults(root["properties"]["status"])
+    for field, description in (("apiVersion", "Version of this representation."), ("kind", "Kind of this resource.")):
+        root["properties"][field] = {"description": description, "type": "string"}
+    root["required"] = ["spec"]
     return root
 
 

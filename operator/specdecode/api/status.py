@@ -71,6 +71,9 @@ class RolloutStatus(ApiModel):
     best_ready: int = Field(default=0, description="Most ready Pods that the canary had since then.")
     passes: int = Field(default=0, description="Steps whose analysis passed on evidence.")
     failure: FailureStatus | None = Field(default=None, description="Set while the canary is being taken away.")
+    held_until: str | None = Field(
+        default=None, description="After a rollback that rejected nothing: not tried again before this time."
+    )
 
 
 class WeightStatus(ApiModel):
