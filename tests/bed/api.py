@@ -1,0 +1,173 @@
+"""A small synchronous client of the bed's API server, for fixtures, checks and the demo."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+Json = dict[str, Any]
+
+PLURALS: Mapping[str, tuple[str, str]] = {
+    "Namespace": ("api/v1", "namespaces"),
+    "Node": ("api/v1", "nodes"),
+    "Pod": ("api/v1", "pods"),
+    "Service": ("api/v1", "services"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Secret": ("api/v1", "secrets"),
+    "StatefulSet": ("apis/apps/v1", "statefulsets"),
+    "Deployment": ("apis/apps/v1", "deployments"),
+    "ControllerRevision": ("apis/apps/v1", "controllerrevisions"),
+    "HTTPRoute": ("apis/gateway.networking.k8s.io/v1", "httproutes"),
+    "Gateway": ("apis/gateway.networking.k8s.io/v1", "gateways"),
+    "SpecDecodeDeployment": ("apis/specdecode.dev/v1alpha1", "specdecodedeployments"),
+}
+"""Where objects of a kind live: group path and resource name."""
+
+
+class ApiError(Exception):
+    """The API server refused: `code` is the HTTP status, the message what it said."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How to reach an API server: what a kubeconfig with a token says.
+
+    Attributes:
+        server: URL without a slash at its end.
+        token: bearer token.
+        authority: certificates that the server's is verified by, in PEM.
+    """
+
+    server: str
+    token: str
+    authority: str
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path) -> Self:
+        config = yaml.safe_load(path.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        return cls(
+            server=cluster["server"],
+            token=config["users"][0]["user"]["token"],
+            authority=base64.b64decode(cluster["certificate-authority-data"]).decode(),
+        )
+
+    def to_kubeconfig(self, namespace: str = "default") -> str:
+        authority = base64.b64encode(self.authority.encode()).decode()
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [
+                    {"name": "bed", "cluster": {"server": self.server, "certificate-authority-data": authority}}
+                ],
+                "users": [{"name": "bed", "user": {"token": self.token}}],
+                "contexts": [{"name": "bed", "context": {"cluster": "bed", "user": "bed", "namespace": namespace}}],
+                "current-context": "bed",
+            },
+            indent=1,
+        )
+
+    def ssl_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=self.authority)
+
+
+class Api:
+    """Requests to the API server; every method raises ApiError when it refuses."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=endpoint.ssl_context())
+        )
+
+    def request(
+        self, method: str, path: str, body: Any = None, content_type: str = "application/json", timeout: float = 20.0
+    ) -> Any:
+        """The decoded answer to one request; `path` begins with a slash."""
+        request = urllib.request.Request(
+            self.endpoint.server + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self.endpoint.token}", "Content-Type": content_type},
+        )
+        try:
+            with self._opener.open(request, timeout=timeout) as answer:
+                text = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace")
+            try:
+                said = json.loads(said)["message"]
+            except (ValueError, KeyError, TypeError):
+                pass
+            raise ApiError(error.code, f"{method} {path}: {said}") from None
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    def get(self, kind: str, namespace: str | None, name: str) -> Json:
+        found: Json = self.request("GET", path_of(kind, namespace, name))
+        return found
+
+    def find(self, kind: str, namespace: str | None, name: str) -> Json | None:
+        """The object, or None where there is none."""
+        try:
+            return self.get(kind, namespace, name)
+        except ApiError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def list(self, kind: str, namespace: str | None = None, selector: str = "") -> list[Json]:
+        query = f"?labelSelector={urllib.request.quote(selector)}" if selector else ""
+        found: list[Json] = self.request("GET", path_of(kind, namespace) + query)["items"]
+        return found
+
+    def create(self, obj: Json) -> Json:
+        meta = obj["metadata"]
+        found: Json = self.request("POST", path_of(obj["kind"], meta.get("namespace")), obj)
+        return found
+
+    def apply(self, obj: Json, manager: str = "bed") -> Json:
+        """Server-side apply, with force."""
+        meta = obj["metadata"]
+        path = path_of(obj["kind"], meta.get("namespace"), meta["name"])
+        found: Json = self.request(
+            "PATCH", f"{path}?fieldManager={manager}&force=true", obj, "application/apply-patch+yaml"
+        )
+        return found
+
+    def merge(self, kind: str, namespace: str | None, name: str, patch: Json, subresource: str = "") -> Json:
+        """JSON merge patch."""
+        path = path_of(kind, namespace, name) + (f"/{subresource}" if subresource else "")
+        found: Json = self.request("PATCH", path, patch, "application/merge-patch+json")
+        return found
+
+    def annotate(self, kind: str, namespace: str | None, name: str, **annotations: str | None) -> Json:
+        """Sets annotations, or removes those whose value is None (pass odd names as `**{"a/b": "c"}`)."""
+        return self.merge(kind, namespace, name, {"metadata": {"annotations": annotations}})
+
+    def delete(self, kind: str, namespace: str | None, name: str, **options: Any) -> None:
+        self.request("DELETE", path_of(kind, namespace, name), options or None)
+
+
+def path_of(kind: str, namespace: str | None = None, name: str = "") -> str:
+    """The path of a collection, or of one object of it."""
+    group, plural = PLURALS[kind]
+    within = f"/namespaces/{namespace}" if namespace else ""
+    return f"/{group}{within}/{plural}" + (f"/{name}" if name else "")
