@@ -1,0 +1,417 @@
+"""The analysis of one canary: samples in, a verdict at each look out. Deterministic, and without a clock of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from specdecode.acceptance import explain
+from specdecode.acceptance.arm import MAX_PODS, ArmWindow
+from specdecode.acceptance.counters import Counters
+from specdecode.acceptance.dispersion import Array, Curve, Dispersion, at_window, guarded, kappa, merged, resampled
+from specdecode.acceptance.history import History
+from specdecode.acceptance.kernel import COLUMNS, Finding, Kernel, Look, Settings, half_width, needed_information
+from specdecode.acceptance.types import (
+    Arm,
+    ArmSummary,
+    Evidence,
+    Policy,
+    Reason,
+    Sample,
+    ScrapeError,
+    Split,
+    Verdict,
+    VerdictKind,
+)
+
+_SCALES = 11
+# The weight at which stable no longer serves, so that only its last window is left to compare with.
+_WHOLE = 100.0
+# Increments kept while the other arm can't be scraped; beyond, the oldest are let go.
+_MOST_PENDING = 4096
+_REASONS = {
+    Finding.LENGTH: Reason.ACCEPTANCE_FELL,
+    Finding.LATENCY: Reason.SLOWER_TOKENS,
+    Finding.FLOOR: Reason.BELOW_FLOOR,
+    Finding.COLLAPSE: Reason.ACCEPTANCE_COLLAPSED,
+    Finding.ERRORS: Reason.REQUESTS_FAILING,
+}
+
+
+class Analysis:
+    """One canary's evidence, from its first sample to promotion or rollback."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        steps: int,
+        split: Split,
+        trust_connection: bool,
+        now: float,
+        history: History | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start, or go on from ``state``.
+
+        ``steps``: how many steps of the rollout are below weight 100, so that each needs a Pass; at least 1.
+        """
+        self.policy = policy
+        self.split: Split = split
+        self.trust_connection = trust_connection
+        self._counters = Counters()
+        self._arms: dict[Arm, ArmWindow] = {"stable": ArmWindow("stable"), "canary": ArmWindow("canary")}
+        self._history = history
+        error = 1.0 - policy.confidence
+        self._settings = Settings(
+            margin=policy.margin,
+            error=error,
+            pass_error=error / max(1, steps),
+            min_requests=policy.min_requests,
+            positions=0,
+            floor=policy.floor,
+            collapse=policy.collapse,
+            errors_tolerance=policy.errors_tolerance,
+            errors_ratio=policy.errors_ratio,
+        )
+        self._step: tuple[int, float] | None = None
+        self._passed = False
+        self._held = False
+        self._last: Look | None = None
+        self._begin(now)
+        if state:
+            self._restore(state)
+
+    def _begin(self, now: float) -> None:
+        self._kernel = Kernel(self._settings, 1, now)
+        self._merged_at = now
+        self._dispersions: dict[Arm, Dispersion] = {
+            arm: Dispersion(self.policy.interval, _SCALES, 1, MAX_PODS) for arm in self._arms
+        }
+        self._past: dict[Arm, Curve | None] = {"stable": None, "canary": None}
+        if self._history is not None and self._settings.positions:
+            known = self._history.of_positions(self._settings.positions)
+            if known is not None:
+                self._past["stable"] = resampled(known, self.policy.interval, _SCALES)
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def begin_step(self, step: int, weight: float, now: float) -> None:
+        """The weight of ``step`` is reached (0 to 100): evidence for Pass starts afresh, evidence for Fail goes on.
+
+        At weight 100 only errors, floor and collapse go on, against stable's last values. Saying the same step again
+        changes nothing.
+        """
+        if self._step == (step, weight):
+            return
+        self._step = (step, weight)
+        self._passed = self._held = False
+        for arm in self._arms.values():
+            arm.begin_step()
+        if weight >= _WHOLE and self._settings.positions:
+            self._kernel.compare_with_last(now)
+        self._kernel.begin_step(now)
+
+    def observe(self, items: Iterable[Sample | ScrapeError]) -> None:
+        """Take what the scrapes since the last look brought, in any order."""
+        for item in sorted(items, key=lambda i: i.t):
+            arm = self._arms[item.arm]
+            arm.known_pods[item.pod] = max(item.t, arm.known_pods.get(item.pod, item.t))
+            if isinstance(item, ScrapeError):
+                arm.last_error = (item.t, item.error)
+                continue
+            if item.source == "router":
+                arm.has_router = True
+                arm.known_pods.pop(item.pod)
+            increment = self._counters.advance(item)
+            if isinstance(increment, str):
+                arm.last_error = (item.t, increment)
+                continue
+            if item.source == "engine":
+                arm.last_sample = max(item.t, arm.last_sample or item.t)
+            if increment is None:
+                continue
+            if item.source == "router":
+                arm.routed.append(increment)
+            else:
+                arm.take(increment)
+                del arm.pending[:-_MOST_PENDING]
+
+    def look(self, now: float) -> Verdict:
+        """Judge what is known at ``now``; at most once in ``policy.interval``."""
+        look = self._judge(now)
+        self._counters.forget(now - 3600.0)
+        if look is not None:
+            self._last = look
+        return self._verdict(look, now)
+
+    # -- sums ------------------------------------------------------------------------------------------------------
+
+    def _judge(self, now: float) -> Look | None:
+        """Merge what both arms have and run the tests; None if there is nothing new to judge."""
+        row = dict.fromkeys(COLUMNS, 0.0)
+        news = False
+        for name, arm in self._arms.items():
+            ended, failed = arm.failures()
+            row[f"{name}_ended"], row[f"{name}_failed"] = ended, failed
+            news = news or ended > 0.0
+        stable, canary = self._arms["stable"], self._arms["canary"]
+        alone = self._kernel.reference is not None
+        if canary.pending and (stable.pending or alone):
+            news = True
+            self._agree_on_positions(now)
+            seconds = now - self._merged_at
+            self._merged_at = now
+            for name, arm in self._arms.items():
+                drafts, accepted, sums = arm.drain(self._settings.positions, now)
+                arm.seconds += seconds
+                if name == "canary":
+                    row["canary_finished"] = sums["finished"]
+                if self._settings.positions:
+                    row[f"{name}_drafts"], row[f"{name}_accepted"] = float(drafts.sum()), float(accepted.sum())
+                    row[f"{name}_first"] = sums["first"]
+                    self._dispersions[name].add(seconds, drafts, accepted)
+        if not news:
+            return None
+        increments = np.array([[row[c] for c in COLUMNS]])
+        running = np.array([canary.in_flight(now, self.policy.stale_after)])
+        return self._kernel.look(now, increments, running, canary.counted, self._kappas(), self.policy.interval)
+
+    def _agree_on_positions(self, now: float) -> None:
+        """Judge only positions that every draft of both arms proposed; fewer than before: start afresh with those."""
+        depths = [arm.depth() for arm in self._arms.values()]
+        known = [d for d in depths if d is not None]
+        before = self._settings.positions
+        if before == 0 and (len(known) < 2 or min(known) == 0):
+            return
+        positions = min([*known, before] if before else known)
+        if positions == before or positions == 0:
+            return
+        self._settings = dataclasses.replace(self._settings, positions=positions)
+        if before == 0:
+            self._kernel.settings = self._settings
+            kernel, merged_at = self._kernel, self._merged_at
+            self._begin(now)
+            self._kernel, self._merged_at = kernel, merged_at
+        else:
+            self._begin(now)
+
+    def _kappas(self) -> tuple[Array, Array]:
+        curves: dict[Arm, Curve] = {}
+        for name, dispersion in self._dispersions.items():
+            curve, past = dispersion.curve(), self._past[name]
+            curves[name] = curve if past is None else merged(past, curve)
+        stable = kappa(curves["stable"])
+        return guarded(stable, curves["canary"]), stable
+
+    # -- words -----------------------------------------------------------------------------------------------------
+
+    def evidence(self, now: float) -> Evidence:
+        """What the step has seen."""
+        stale = self.policy.stale_after
+        return Evidence(self._arms["stable"].evidence(now, stale), self._arms["canary"].evidence(now, stale))
+
+    def _verdict(self, look: Look | None, now: float) -> Verdict:
+        evidence = self.evidence(now)
+        shown = self._last
+        estimate = _number(shown.change[0]) if shown is not None else None
+        information = float(shown.information[0]) if shown is not None else 0.0
+        interval = self._interval(estimate, information)
+
+        def say(kind: VerdictKind, reason: Reason, message: str, more: float | None = None) -> Verdict:
+            return Verdict(
+                kind=kind,
+                reason=reason,
+                message=message,
+                by_errors=reason is Reason.REQUESTS_FAILING,
+                estimate=estimate,
+                interval=interval,
+                margin=self.policy.margin,
+                evidence=evidence,
+                more_seconds=more,
+            )
+
+        if look is not None and look.finding[0] != Finding.NOTHING:
+            finding = Finding(int(look.finding[0]))
+            if finding in (Finding.LENGTH, Finding.LATENCY):
+                estimate = _number(look.fall[0])
+                interval = self._interval(estimate, float(look.fall_information[0]))
+            message = self._failure(finding, look, estimate, interval, evidence)
+            hearsay = finding in (Finding.LENGTH, Finding.LATENCY) and self.split == "connection"
+            if hearsay and not self.trust_connection:
+                self._held = True
+                message += (
+                    " The traffic is split by connection, so unlike clients may be the cause: it needs a gateway, "
+                    "or connectionSplit: Trust."
+                )
+                return say(VerdictKind.INCONCLUSIVE, Reason.SPLIT_BY_CONNECTION, message)
+            return say(VerdictKind.FAIL, _REASONS[finding], message)
+        nothing = self._no_data(now)
+        if nothing is not None:
+            return say(VerdictKind.NO_DATA, *nothing)
+        if self._kernel.reference is not None:
+            return say(
+                VerdictKind.INCONCLUSIVE,
+                Reason.NO_COMPARISON_LEFT,
+                "The canary has all of the traffic: only errors, the floor and a collapse are watched, against "
+                "stable's last values.",
+            )
+        if self._held:
+            return say(
+                VerdictKind.INCONCLUSIVE,
+                Reason.SPLIT_BY_CONNECTION,
+                "A fall was seen in this step, but the traffic is split by connection: promote or abort by hand.",
+            )
+        self._passed = self._passed or (look is not None and bool(look.passed[0]))
+        if self._passed:
+            unseen = self._unseen(now)
+            if unseen:
+                return say(
+                    VerdictKind.INCONCLUSIVE,
+                    Reason.PODS_UNSEEN,
+                    f"Acceptance holds on what was seen, but {len(unseen)} of the canary's Pods drafted nothing yet, "
+                    f"for example {unseen[0]}.",
+                )
+            message = explain.held(self.policy, estimate, interval, evidence)
+            return say(VerdictKind.PASS, Reason.ACCEPTANCE_HELD, message)
+        if not self._settings.positions:
+            return say(
+                VerdictKind.INCONCLUSIVE,
+                Reason.NO_COMMON_POSITIONS,
+                "The arms have drafted no common position yet, so there is nothing to compare.",
+            )
+        more = self._more_seconds(information, evidence)
+        message = explain.more(self.policy, estimate, evidence, more)
+        return say(VerdictKind.INCONCLUSIVE, Reason.NOT_ENOUGH_EVIDENCE, message, more)
+
+    def _interval(self, estimate: float | None, information: float) -> tuple[float, float] | None:
+        if estimate is None or information <= 0.0:
+            return None
+        half = half_width(information, self.policy.margin, 1.0 - self.policy.confidence)
+        return (max(-1.0, estimate - half), estimate + half)
+
+    def _failure(
+        self,
+        finding: Finding,
+        look: Look,
+        estimate: float | None,
+        interval: tuple[float, float] | None,
+        evidence: Evidence,
+    ) -> str:
+        policy = self.policy
+        rates = self._kernel.rates()
+        if finding is Finding.ERRORS:
+            return (
+                f"{rates['canary_failed']:.0f} of {rates['canary_ended']:.0f} canary requests failed "
+                f"({explain.percent(rates['canary_failing'])}), against {explain.percent(rates['stable_failing'])} "
+                f"of stable's."
+            )
+        if finding is Finding.COLLAPSE:
+            return (
+                f"The canary accepts {rates['canary_accepted']:.2f} tokens a draft where stable accepts "
+                f"{rates['stable_accepted']:.2f}, less than {explain.percent(policy.collapse)} of it, "
+                f"after {explain.seen(evidence.canary)}."
+            )
+        if finding is Finding.FLOOR:
+            return (
+                f"The canary accepts {explain.percent(rates['canary_first'])} of the drafts at position 1, under the "
+                f"floor of {explain.percent(policy.floor)}, where stable accepts "
+                f"{explain.percent(rates['stable_first'])}."
+            )
+        return explain.fell(policy, estimate, interval, float(look.seconds[0]))
+
+    def _no_data(self, now: float) -> tuple[Reason, str] | None:
+        """Why nothing can be said now, if so."""
+        stale = self.policy.stale_after
+        names: tuple[Arm, ...] = ("canary",) if self._kernel.reference is not None else ("canary", "stable")
+        for name in names:
+            arm = self._arms[name]
+            if arm.last_sample is None or now - arm.last_sample > stale:
+                what = f": {arm.last_error[1]}" if arm.last_error is not None else ""
+                since = "yet" if arm.last_sample is None else f"for {explain.duration(now - arm.last_sample)}"
+                return Reason.SCRAPES_FAILING, f"No metrics of the {name}'s decode Pods {since}{what}."
+        for name in names:
+            arm = self._arms[name]
+            if arm.last_drafts is None or now - arm.last_drafts > stale:
+                since = "yet" if arm.last_drafts is None else f"for {explain.duration(now - arm.last_drafts)}"
+                return Reason.NO_TRAFFIC, f"The {name} has drafted nothing {since}, so there is nothing to compare."
+        return None
+
+    def _unseen(self, now: float) -> list[str]:
+        canary = self._arms["canary"]
+        recent = (pod for pod, t in canary.known_pods.items() if now - t <= self.policy.stale_after)
+        return sorted(pod for pod in recent if pod not in canary.pods)
+
+    def _more_seconds(self, information: float, evidence: Evidence) -> float | None:
+        """Time until an equally good canary would pass, if information keeps coming as it has."""
+        seconds = evidence.canary.seconds
+        if seconds <= 0.0:
+            return None
+        needed = needed_information(self.policy.margin, self._settings.pass_error)
+        waits = []
+        if self._arms["canary"].counted:
+            requests = evidence.canary.requests
+            if requests <= 0.0:
+                return None
+            waits.append(seconds * (self.policy.min_requests / requests - 1.0))
+        if information > 0.0:
+            waits.append(seconds * (needed / information - 1.0))
+        elif not waits or waits[0] <= 0.0:
+            return None
+        return max(self.policy.interval, *waits)
+
+    def arm_summary(self, arm: Arm, now: float) -> ArmSummary:
+        """An arm's acceptance since the step began, for status and metrics."""
+        window = self._arms[arm]
+        dispersion = None
+        if window.seconds > 0.0 and self._settings.positions:
+            kappas = self._kappas()[1 if arm == "stable" else 0]
+            value = float(at_window(kappas, self.policy.interval, np.array([window.seconds]))[0, 0])
+            dispersion = value if np.isfinite(value) else None
+        return window.summary(now, self.policy.stale_after, dispersion)
+
+    # -- persistence -----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """JSON from which ``Analysis(..., state=...)`` goes on."""
+        canary, stable = self._dispersions["canary"].curve(), self._dispersions["stable"].curve()
+        past = self._past["stable"]
+        return {
+            "v": 1,
+            "positions": self._settings.positions,
+            "step": self._step,
+            "passed": self._passed,
+            "held": self._held,
+            "merged_at": self._merged_at,
+            "kernel": self._kernel.state(),
+            "canary": self._arms["canary"].state() | {"curve": _curve_state(canary)},
+            "stable": self._arms["stable"].state()
+            | {"curve": _curve_state(stable if past is None else merged(past, stable))},
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._settings = dataclasses.replace(self._settings, positions=int(state["positions"]))
+        self._begin(float(state["merged_at"]))
+        self._kernel.restore(state["kernel"])
+        step = state["step"]
+        self._step = None if step is None else (int(step[0]), float(step[1]))
+        self._passed, self._held = bool(state["passed"]), bool(state["held"])
+        for name, arm in self._arms.items():
+            arm.restore(state[name])
+            self._past[name] = _curve(state[name]["curve"], self.policy.interval)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _curve_state(curve: Curve) -> list[list[float]]:
+    return [[float(f"{x:.5g}") for x in rows[0]] for rows in (curve.squares, curve.weights, curve.batches)]
+
+
+def _curve(state: list[list[float]], base: float) -> Curve:
+    rows = [np.array([row], dtype=float) for row in state]
+    return Curve(base, rows[0], rows[1], rows[2])

@@ -1,0 +1,402 @@
+"""The tests of one canary, over many runs at once: the controller has one run, the bench thousands.
+
+At every look the kernel adds both arms' increments to running sums and judges the sums over a ladder of windows that
+all end now: one from the canary's beginning, and a thinned set of later starts, so that a fall which begins late
+isn't diluted by the good time before it. Each measure has its own share of the one error budget, and each window its
+share of that; see docs/analysis.md for the derivation.
+
+Sources: mixtures of likelihood ratios and their time-uniform bound: Robbins, Ann. Math. Stat. 41 (1970); Howard,
+Ramdas, McAuliffe and Sekhon, Ann. Stat. 49 (2021). Restarts: Lorden, Ann. Math. Stat. 42 (1971); Shin, Ramdas and
+Rinaldo, e-detectors, New England J. Stat. Data Sci. (2023). Bounded means by relative entropy: Hoeffding, JASA 58
+(1963).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdecode.acceptance.dispersion import Array, at_window
+
+# Shares of 1 - confidence for a false rollback, by measure; they add up to 1.
+SHARES = {"length": 0.6, "collapse": 0.1, "errors": 0.1, "floor": 0.1, "latency": 0.1}
+
+# Falls beyond the margin that the mixture looks for, in margins, and their prior weights.
+FALLS = np.array([1.0, 2.0, 4.0, 12.0])
+FALL_WEIGHTS = np.array([0.4, 0.25, 0.2, 0.15])
+# For Pass: how far above the boundary the canary is hoped to be; 1 is as good as stable.
+GAINS = np.array([0.5, 1.0, 2.0])
+GAIN_WEIGHTS = np.array([0.15, 0.7, 0.15])
+# Shares of the distance from a tolerated failure rate to 1.
+RATES = np.array([0.1, 0.3, 0.6, 0.9])
+
+# A start at look i stays in the ladder until its age exceeds this many times the largest power of two dividing i, so
+# windows are at most a sixth longer or shorter than wanted.
+_RUNGS = 6
+# Stable's last window, for the step in which it no longer serves.
+_LAST_SECONDS = 600.0
+
+
+class Finding(IntEnum):
+    """What the tests found, the gravest last."""
+
+    NOTHING = 0
+    LENGTH = 1
+    LATENCY = 2
+    FLOOR = 3
+    COLLAPSE = 4
+    ERRORS = 5
+
+
+@dataclass(slots=True)
+class Sums:
+    """Running sums, each of shape (runs,) or, on the ladder, (runs, starts).
+
+    ``accepted`` counts the common positions, ``first`` position 1 alone; ``finished`` requests that engines ended;
+    ``ended`` and ``failed`` are what the errors test goes by.
+    """
+
+    canary_drafts: Array
+    canary_accepted: Array
+    canary_first: Array
+    canary_finished: Array
+    canary_ended: Array
+    canary_failed: Array
+    stable_drafts: Array
+    stable_accepted: Array
+    stable_first: Array
+    stable_ended: Array
+    stable_failed: Array
+
+
+COLUMNS = tuple(field.name for field in fields(Sums))
+_STABLE = np.array([name.startswith("stable") for name in COLUMNS])
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the kernel needs of the policy; ``positions`` is how many are common."""
+
+    margin: float
+    error: float
+    pass_error: float
+    min_requests: int
+    positions: int
+    floor: float
+    collapse: float
+    errors_tolerance: float
+    errors_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The state of all tests at one look; arrays of shape (runs,).
+
+    ``change`` is L_canary / L_stable - 1 and ``information`` one over its variance, both since the step began;
+    NaN and 0 where unknown. ``fall`` is the change over the window that failed, or the step's.
+    """
+
+    finding: NDArray[np.int64]
+    passed: NDArray[np.bool_]
+    change: Array
+    information: Array
+    fall: Array
+    fall_information: Array
+    seconds: Array
+
+
+def entropy(found: Array, expected: Array) -> Array:
+    """Relative entropy of two Bernoulli rates, in nats."""
+    a, b = np.clip(found, 1e-12, 1.0 - 1e-12), np.clip(expected, 1e-12, 1.0 - 1e-12)
+    return np.asarray(a * np.log(a / b) + (1.0 - a) * np.log((1.0 - a) / (1.0 - b)))
+
+
+def log_mixture(score: Array, information: Array, shifts: Array, weights: Array) -> Array:
+    """Log of the mixture over shifts d of exp(d * score - d**2 / 2 * information)."""
+    exponents = score[..., None] * shifts - 0.5 * information[..., None] * shifts**2 + np.log(weights)
+    top = exponents.max(axis=-1)
+    return np.asarray(top + np.log(np.exp(exponents - top[..., None]).sum(axis=-1)))
+
+
+def needed_information(margin: float, error: float) -> float:
+    """Information at which a canary as good as stable is expected to pass."""
+    return float(2.0 * (np.log(1.0 / error) - np.log(GAIN_WEIGHTS[1])) / margin**2)
+
+
+def half_width(information: float, margin: float, error: float) -> float:
+    """Half of the time-uniform interval for the change of length (Robbins' two-sided normal mixture).
+
+    The mixture's scale makes it narrowest near the information that a Pass needs.
+    """
+    log = 2.0 * np.log(1.0 / error)
+    rho = needed_information(margin, error) / (log + np.log1p(log))
+    total = information + rho
+    return float(np.sqrt(total * (np.log(total / rho) + log)) / information)
+
+
+class Ladder:
+    """Sums at the starts of the windows that are watched."""
+
+    def __init__(self, runs: int, now: float) -> None:
+        self.runs = runs
+        self.looks = 0
+        self.total: Array = np.zeros((runs, len(COLUMNS)))
+        self.indices: list[int] = [0]
+        self.times: list[float] = [now]
+        self.starts: Array = np.zeros((runs, 1, len(COLUMNS)))
+
+    def add(self, increments: Array) -> None:
+        """Add one look's increments, shape (runs, columns)."""
+        self.looks += 1
+        self.total = self.total + increments
+
+    def windows(self) -> Array:
+        """Sums since each start, shape (runs, starts, columns)."""
+        return np.asarray(self.total[:, None, :] - self.starts)
+
+    def close(self, now: float) -> None:
+        """Make this look a start, and drop the starts that are too old for their place."""
+        keep = [k for k, index in enumerate(self.indices) if _stays(index, self.looks)]
+        self.indices = [self.indices[k] for k in keep] + [self.looks]
+        self.times = [self.times[k] for k in keep] + [now]
+        self.starts = np.concatenate([self.starts[:, keep, :], self.total[:, None, :]], axis=1)
+
+    def select(self, runs: NDArray[np.bool_]) -> None:
+        """Keep these runs only."""
+        self.total, self.starts = self.total[runs], self.starts[runs]
+        self.runs = int(self.total.shape[0])
+
+    def state(self) -> dict[str, Any]:
+        """JSON of a ladder with one run."""
+        return {
+            "looks": self.looks,
+            "total": _short(self.total[0]),
+            "indices": self.indices,
+            "times": [round(t, 3) for t in self.times],
+            "starts": [_short(row) for row in self.starts[0]],
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Ladder:
+        """The ladder whose ``state()`` this is."""
+        ladder = cls(1, 0.0)
+        ladder.looks = int(state["looks"])
+        ladder.total = np.array([state["total"]], dtype=float)
+        ladder.indices = [int(i) for i in state["indices"]]
+        ladder.times = [float(t) for t in state["times"]]
+        ladder.starts = np.array([state["starts"]], dtype=float)
+        return ladder
+
+
+def _short(row: Array) -> list[float]:
+    # Counters are whole numbers but for corrections; a hundredth of a draft decides nothing.
+    return [int(x) if x == int(x) else round(float(x), 2) for x in row]
+
+
+def _stays(index: int, now: int) -> bool:
+    return index == 0 or now - index < _RUNGS * (index & -index)
+
+
+class Kernel:
+    """All measures but latency, on a ladder of windows; one call a look."""
+
+    def __init__(self, settings: Settings, runs: int, now: float) -> None:
+        self.settings = settings
+        self.ladder = Ladder(runs, now)
+        self.step_start: Array = np.zeros((runs, len(COLUMNS)))
+        self.step_time = now
+        self.reference: Array | None = None
+
+    def compare_with_last(self, now: float) -> None:
+        """Stable is leaving: from now on compare with its sums over the last ten minutes, or what there is of them."""
+        starts = [k for k, t in enumerate(self.ladder.times) if now - t <= _LAST_SECONDS] or [0]
+        last = self.ladder.windows()[:, starts[0], :]
+        self.reference = np.where(_STABLE, last, 0.0)
+        self.ladder = Ladder(self.ladder.runs, now)
+
+    def begin_step(self, now: float) -> None:
+        """Evidence for Pass starts afresh; evidence for Fail goes on."""
+        self.step_start = self.ladder.total.copy()
+        self.step_time = now
+
+    def select(self, runs: NDArray[np.bool_]) -> None:
+        """Keep these runs only."""
+        self.ladder.select(runs)
+        self.step_start = self.step_start[runs]
+        if self.reference is not None:
+            self.reference = self.reference[runs]
+
+    def rates(self) -> dict[str, float]:
+        """Sums and rates of the only run since the step began, for the sentences."""
+        step = self.ladder.total - self.step_start
+        if self.reference is not None:
+            step = np.where(_STABLE, self.reference, step)
+        out = dict(zip(COLUMNS, (float(x) for x in step[0]), strict=True))
+        for arm in ("canary", "stable"):
+            drafts, ended = max(out[f"{arm}_drafts"], 1.0), max(out[f"{arm}_ended"], 1.0)
+            out[f"{arm}_accepted"] /= drafts
+            out[f"{arm}_first"] /= drafts
+            out[f"{arm}_failing"] = out[f"{arm}_failed"] / ended
+        return out
+
+    def state(self) -> dict[str, Any]:
+        """JSON of a kernel with one run."""
+        return {
+            "ladder": self.ladder.state(),
+            "step": _short(self.step_start[0]),
+            "step_time": self.step_time,
+            "reference": None if self.reference is None else _short(self.reference[0]),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state()`` gave."""
+        self.ladder = Ladder.restored(state["ladder"])
+        self.step_start = np.array([state["step"]], dtype=float)
+        self.step_time = float(state["step_time"])
+        reference = state["reference"]
+        self.reference = None if reference is None else np.array([reference], dtype=float)
+
+    def look(
+        self, now: float, increments: Array, running: Array, counted: bool, kappas: tuple[Array, Array], base: float
+    ) -> Look:
+        """Judge, after adding one look's ``increments`` of shape (runs, columns).
+
+        ``running``: the canary's requests in flight (or its engines, if ``counted`` is false: requests unknown).
+        ``kappas``: dispersion by scale of canary and stable, each (runs, scales), scale 0 being ``base`` seconds.
+        """
+        ladder = self.ladder
+        ladder.add(increments)
+        windows = ladder.windows()
+        lengths = now - np.array(ladder.times)
+        step = (ladder.total - self.step_start)[:, None, :]
+        windows = np.concatenate([windows, step], axis=1)
+        if self.reference is not None:
+            windows = np.where(_STABLE, self.reference[:, None, :], windows)
+        lengths = np.append(lengths, now - self.step_time)
+        sums = Sums(*(windows[:, :, c] for c in range(windows.shape[2])))
+        requests = sums.canary_finished + running[:, None]
+        change, information = self._change(sums, lengths, kappas, base)
+        spread = self._spread(information, requests, counted)
+
+        if self.reference is not None:
+            spread = np.zeros_like(spread)
+        length = self._length_fails(change, spread)
+        finding = np.zeros(ladder.runs, dtype=np.int64)
+        for code, fired in (
+            (Finding.LENGTH, length),
+            (Finding.FLOOR, self._floor_fails(sums, requests)),
+            (Finding.COLLAPSE, self._collapse_fails(sums, requests)),
+            (Finding.ERRORS, self._errors_fail(sums)),
+        ):
+            finding = np.where(fired[:, :-1].any(axis=1), int(code), finding)
+        passed = self._passes(change[:, -1], spread[:, -1])
+        worst = np.where(length[:, :-1], change[:, :-1], np.inf).argmin(axis=1)
+        worst = np.where(length[:, :-1].any(axis=1), worst, change.shape[1] - 1)
+        rows = np.arange(ladder.runs)
+        result = Look(
+            finding=finding,
+            passed=passed & (finding == Finding.NOTHING),
+            change=change[:, -1],
+            information=information[:, -1],
+            fall=change[rows, worst],
+            fall_information=information[rows, worst],
+            seconds=lengths[worst],
+        )
+        ladder.close(now)
+        return result
+
+    def _change(self, sums: Sums, lengths: Array, kappas: tuple[Array, Array], base: float) -> tuple[Array, Array]:
+        """Relative change of acceptance length, and one over its variance at the boundary; 0 where unknown."""
+        some = (sums.canary_drafts > 0.0) & (sums.stable_drafts > 0.0)
+        canary_drafts = np.where(some, sums.canary_drafts, 1.0)
+        stable_drafts = np.where(some, sums.stable_drafts, 1.0)
+        stable_length = 1.0 + sums.stable_accepted / stable_drafts
+        change = (1.0 + sums.canary_accepted / canary_drafts) / stable_length - 1.0
+        canary, stable = (at_window(k, base, lengths) for k in kappas)
+        # Both terms at the boundary: change = -margin.
+        variance = (canary / canary_drafts + (1.0 - self.settings.margin) ** 2 * stable / stable_drafts) / (
+            stable_length**2
+        )
+        known = some & np.isfinite(variance) & (variance > 0.0)
+        information = np.where(known, 1.0 / np.where(known, variance, 1.0), 0.0)
+        return np.where(some, change, np.nan), information
+
+    def _spread(self, information: Array, requests: Array, counted: bool) -> Array:
+        """Information, but none while a window holds too few requests for a normal law."""
+        if not counted:
+            return information
+        return np.where(requests >= self.settings.min_requests, information, 0.0)
+
+    def _length_fails(self, change: Array, information: Array) -> NDArray[np.bool_]:
+        margin = self.settings.margin
+        score = np.where(information > 0.0, -information * (np.nan_to_num(change) + margin), 0.0)
+        evidence = log_mixture(score, information, margin * FALLS, FALL_WEIGHTS)
+        whole = np.maximum(information[:, :1], information)
+        ratio = np.divide(whole, information, out=np.ones_like(whole), where=information > 0.0)
+        bound = np.log(1.0 / (SHARES["length"] * self.settings.error)) + np.log(2.0) + np.log(ratio)
+        # The window from the beginning has half of the share to itself.
+        return np.asarray((evidence >= bound) & (information > 0.0))
+
+    def _passes(self, change: Array, information: Array) -> NDArray[np.bool_]:
+        margin = self.settings.margin
+        score = np.where(information > 0.0, information * (np.nan_to_num(change) + margin), 0.0)
+        evidence = log_mixture(score, information, margin * GAINS, GAIN_WEIGHTS)
+        return np.asarray((evidence >= np.log(1.0 / self.settings.pass_error)) & (information > 0.0))
+
+    def _bound(self, share: str) -> float:
+        # Windows that end at look k share 1 / (k (k + 1)) of the budget: over all looks that adds up to it.
+        looks = self.ladder.looks
+        windows = len(self.ladder.indices)
+        return float(np.log(windows * looks * (looks + 1.0) / (SHARES[share] * self.settings.error)))
+
+    def _collapse_fails(self, sums: Sums, requests: Array) -> NDArray[np.bool_]:
+        settings = self.settings
+        canary = sums.canary_accepted / np.maximum(sums.canary_drafts, 1.0)
+        stable = sums.stable_accepted / np.maximum(sums.stable_drafts, 1.0)
+        stable_first = sums.stable_first / np.maximum(sums.stable_drafts, 1.0)
+        expected = np.maximum((1.0 - settings.margin) * (1.0 + stable) - 1.0, 0.0)
+        width = float(max(settings.positions, 1))
+        evidence = requests * entropy(canary / width, expected / width)
+        return np.asarray(
+            (sums.canary_drafts > 0.0)
+            & (sums.stable_drafts > 0.0)
+            & (requests >= settings.min_requests)
+            & (stable_first >= settings.floor)
+            & (canary < settings.collapse * stable)
+            & (canary < expected)
+            & (evidence >= self._bound("collapse"))
+        )
+
+    def _floor_fails(self, sums: Sums, requests: Array) -> NDArray[np.bool_]:
+        settings = self.settings
+        canary = sums.canary_first / np.maximum(sums.canary_drafts, 1.0)
+        stable = sums.stable_first / np.maximum(sums.stable_drafts, 1.0)
+        return np.asarray(
+            (sums.canary_drafts > 0.0)
+            & (sums.stable_drafts > 0.0)
+            & (requests >= settings.min_requests)
+            & (stable >= settings.floor)
+            & (canary < settings.floor)
+            & (requests * entropy(canary, np.full_like(canary, settings.floor)) >= self._bound("floor"))
+        )
+
+    def _errors_fail(self, sums: Sums) -> NDArray[np.bool_]:
+        settings = self.settings
+        ended, failed = sums.canary_ended, sums.canary_failed
+        seen = sums.stable_ended + 1.0
+        rate = (sums.stable_failed + 0.5) / seen
+        rate = rate + 2.0 * np.sqrt(rate * (1.0 - np.minimum(rate, 1.0)) / seen)
+        # Stable's rate counts only once it rests on requests; without any, the tolerance alone stands.
+        rate = np.where(sums.stable_ended >= settings.min_requests, rate, 0.0)
+        allowed = np.clip(settings.errors_ratio * rate + settings.errors_tolerance, 0.0, 0.9)
+        rates = allowed[..., None] + (1.0 - allowed[..., None]) * RATES
+        exponents = failed[..., None] * np.log(rates / allowed[..., None]) + (ended - failed)[..., None] * np.log(
+            (1.0 - rates) / (1.0 - allowed[..., None])
+        )
+        evidence = exponents.max(axis=-1) - np.log(len(RATES))
+        return np.asarray((ended >= settings.min_requests) & (evidence >= self._bound("errors")))
