@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import ssl
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,10 +112,8 @@ class Api:
                 text = answer.read().decode()
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace")
-            try:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
                 said = json.loads(said)["message"]
-            except (ValueError, KeyError, TypeError):
-                pass
             raise ApiError(error.code, f"{method} {path}: {said}") from None
         try:
             return json.loads(text)
@@ -134,7 +134,7 @@ class Api:
             raise
 
     def list(self, kind: str, namespace: str | None = None, selector: str = "") -> list[Json]:
-        query = f"?labelSelector={urllib.request.quote(selector)}" if selector else ""
+        query = f"?labelSelector={urllib.parse.quote(selector)}" if selector else ""
         found: list[Json] = self.request("GET", path_of(kind, namespace) + query)["items"]
         return found
 

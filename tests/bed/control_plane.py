@@ -1,8 +1,8 @@
 """The bed itself: etcd, API server, controller-manager, scheduler and kwok on loopback addresses of its own.
 
-    with Bed() as bed:
-        bed.kubectl("apply", "-f", "crds/")
-        print(bed.kubeconfig)
+with Bed() as bed:
+    bed.kubectl("apply", "-f", "crds/")
+    print(bed.kubeconfig)
 """
 
 from __future__ import annotations

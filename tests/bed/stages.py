@@ -101,7 +101,9 @@ containerStatuses:
   lastState:
     terminated: {exitCode: 1, reason: Error, startedAt: {{ Now | Quote }}, finishedAt: {{ Now | Quote }}}
   state:
-    waiting: {reason: CrashLoopBackOff, message: {{ printf "back-off restarting failed container %s" $item.name | Quote }}}
+    waiting:
+      reason: CrashLoopBackOff
+      message: {{ printf "back-off restarting failed container %s" $item.name | Quote }}
 {{ end }}
 """
 _UNPULLED = Template("""
@@ -198,9 +200,7 @@ def stages(start_delay: str, stop_delay: str, router_stop_delay: str) -> list[di
             _status(not_ready, _UNPULLED.substitute(reason="ImagePullBackOff"), "phase: Pending\n"),
             '"1s"',
         ),
-        _stage(
-            "pod-stop", [{"key": ".metadata.deletionTimestamp", "operator": "Exists"}], {"delete": True}, stop
-        ),
+        _stage("pod-stop", [{"key": ".metadata.deletionTimestamp", "operator": "Exists"}], {"delete": True}, stop),
         _stage("node-ready", [isnt_ready], _status(_NODE_STATUS), kind="Node"),
     ]
 
