@@ -131,6 +131,10 @@ def _structural(node: dict[str, Any], defs: dict[str, Any], path: str, seen: tup
         raise ValueError(f"{path}: a field of any type has no structural schema; give it a type")
     if "default" in out and _says_nothing(out):
         del out["default"]
+    elif out.get("default") == {} and "x-kubernetes-validations" in out:
+        # The API server puts a default to the rules beside it as it stands, before defaults further down fill it.
+        below = {k: field["default"] for k, field in out["properties"].items() if "default" in field}
+        out["default"] = {k: default for k, default in below.items() if default != {}}
     return {k: out[k] for k in _KEPT if k in out}
 
 
