@@ -1,0 +1,75 @@
+"""Every object that a plan asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentStatus
+from specdecode.api.names import EngineRole
+from specdecode.rollout.types import ArmTarget, Plan, RevisionRecord
+
+from . import httproute, pdb, router, service, statefulset
+from .render import render
+from .revision import controller_revision
+
+_ENGINE_ROLES: Final[tuple[EngineRole, ...]] = ("prefill", "decode")
+
+
+def arm(resource: SpecDecodeDeployment, target: ArmTarget, rendering: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Objects of one revision: what Pods need first comes first."""
+    revision = target.revision
+    found = []
+    for role, replicas in zip(_ENGINE_ROLES, (target.prefill, target.decode), strict=True):
+        if role in rendering:
+            found.append(service.headless(resource, revision, role))
+            found.append(statefulset.stateful_set(resource, revision, role, replicas, rendering))
+            found.append(pdb.disruption_budget(resource, revision, role))
+    found.append(router.config_map(resource, revision, rendering))
+    found.append(service.revision_routers(resource, revision))
+    found.append(router.deployment(resource, target, rendering))
+    found.append(pdb.disruption_budget(resource, revision, "router"))
+    return found
+
+
+def entry(resource: SpecDecodeDeployment, plan: Plan) -> dict[str, Any] | None:
+    """The way in: an HTTPRoute with a gateway, else one Service. None: the route has nothing to point at yet."""
+    gateway = resource.spec.traffic.gateway
+    if gateway is None:
+        return service.entry(resource)
+    return httproute.http_route(resource, gateway, plan.weights) if plan.weights else None
+
+
+def desired(resource: SpecDecodeDeployment, plan: Plan, records: Mapping[int, RevisionRecord]) -> list[dict[str, Any]]:
+    """Bodies for server-side apply of every object that the plan asks for; the ControllerRevision that it creates is
+    not among them (see `revision.controller_revision`).
+
+    Raises:
+        KeyError: the plan has an arm whose revision is not in ``records``.
+    """
+    found = []
+    for target in plan.arms:
+        found += arm(resource, target, records[target.revision].rendering)
+    way_in = entry(resource, plan)
+    return found if way_in is None else [*found, way_in]
+
+
+def preview(resource: SpecDecodeDeployment, *, router_image: str) -> list[dict[str, Any]]:
+    """All objects of the resource's first revision at its full size, for a look without a cluster."""
+    topology = resource.spec.topology
+    prefill = topology.prefill
+    backends = (
+        (prefill.replicas or prefill.max_replicas or 1) if prefill is not None else 0,
+        topology.decode.replicas or topology.decode.max_replicas or 1,
+    )
+    target = ArmTarget(
+        revision=1,
+        prefill=prefill.replicas if prefill is not None else None,
+        decode=topology.decode.replicas,
+        router=topology.router.replicas,
+        backends=backends,
+        router_surge=True,
+    )
+    record = RevisionRecord(1, resource.spec, render(resource, router_image=router_image))
+    plan = Plan(status=SpecDecodeDeploymentStatus(), arms=(target,), weights={1: 100})
+    return [controller_revision(resource, record), *desired(resource, plan, {1: record})]
