@@ -45,10 +45,8 @@ class Rule(NamedTuple):
     """What is wrong and what to do."""
     field: str = ""
     """Field under ``self`` to name as the culprit, such as ``engine.args``; empty: ``self``."""
-    message_cel: str = ""
-    """CEL expression of a message that names the culprit; ``message`` stands in where it fails."""
     explain: Callable[[Any], str] | None = None
-    """The same in Python."""
+    """A message that names the culprits in a value that breaks the rule, where ``message`` can't."""
 
 
 def validations(*rules: Rule) -> dict[str, Any]:
@@ -58,7 +56,6 @@ def validations(*rules: Rule) -> dict[str, Any]:
             {
                 "rule": rule.cel,
                 "message": rule.message,
-                **({"messageExpression": rule.message_cel} if rule.message_cel else {}),
                 # A path into metadata is none that the API server knows of.
                 **({"fieldPath": f".{rule.field}"} if rule.field and not rule.field.startswith("metadata") else {}),
             }
