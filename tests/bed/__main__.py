@@ -13,11 +13,10 @@ from pathlib import Path
 
 from tests.bed import binaries
 from tests.bed.binaries import BuildError, cache_root
-from tests.bed.control_plane import OPERATOR, Bed, Settings
+from tests.bed.control_plane import OPERATOR, ROOT, Bed, Settings
 from tests.bed.fleet import Fleet
 from tests.bed.processes import BedError
 
-ROOT = Path(__file__).parents[2]
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 
@@ -40,7 +39,7 @@ def build() -> None:
     print(binaries.ensure().folder)
 
 
-def up(scenario: Path, settings: Settings) -> None:
+def up(scenario: Path, settings: Settings, bare: bool) -> None:
     """Starts a bed in the background and prints the line that makes kubectl use it."""
     binaries.ensure()
     if running() is None:
@@ -48,6 +47,7 @@ def up(scenario: Path, settings: Settings) -> None:
         log = cache_root() / "bed-up.log"
         command = [sys.executable, "-m", "tests.bed", "serve", "--scenario", str(scenario.resolve())]
         command += ["--nodes", str(settings.nodes), "--gpus", str(settings.gpus)]
+        command += ["--bare"] if bare else []
         with log.open("wb") as out:
             server = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
@@ -62,13 +62,13 @@ def up(scenario: Path, settings: Settings) -> None:
     print(f"export KUBECONFIG={state['kubeconfig']} PATH={state['bin']}:$PATH")
 
 
-def serve(scenario: Path, settings: Settings) -> None:
+def serve(scenario: Path, settings: Settings, bare: bool) -> None:
     """Runs a bed in the foreground until SIGTERM or SIGINT."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with Bed(settings) as bed, Fleet(bed) as fleet:
-        bed.install_gateway_api()
-        for crd in sorted((ROOT / "crds").glob("*.yaml")):
-            bed.kubectl("apply", "--server-side", "-f", str(crd))
+        if not bare:
+            bed.install_gateway_api()
+            bed.install_crds()
         fleet.play(scenario)
         described = {
             "pid": str(os.getpid()),
@@ -116,6 +116,7 @@ def main() -> int:
         verb.add_argument("--scenario", type=Path, default=SCENARIOS / "healthy.yaml")
         verb.add_argument("--nodes", type=int, default=Settings.nodes)
         verb.add_argument("--gpus", type=int, default=Settings.gpus, help="of each node")
+        verb.add_argument("--bare", action="store_true", help="without our CRDs and the Gateway API's")
     verbs.add_parser("down", help="end the one that is up")
     verbs.add_parser("kubeconfig", help="print the state of the one that is up")
     asked = parser.parse_args()
@@ -124,9 +125,9 @@ def main() -> int:
             case "build":
                 build()
             case "up":
-                up(asked.scenario, Settings(nodes=asked.nodes, gpus=asked.gpus))
+                up(asked.scenario, Settings(nodes=asked.nodes, gpus=asked.gpus), asked.bare)
             case "serve":
-                serve(asked.scenario, Settings(nodes=asked.nodes, gpus=asked.gpus))
+                serve(asked.scenario, Settings(nodes=asked.nodes, gpus=asked.gpus), asked.bare)
             case "down":
                 down()
             case "kubeconfig":

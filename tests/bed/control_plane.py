@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from specdecode.api.names import CRD_NAME
 from tests.bed import binaries, stages
 from tests.bed.api import Api, ApiError, Endpoint, Json
 from tests.bed.processes import BedError, Child, LoopbackNetwork, wait_for
@@ -36,6 +37,8 @@ USERS: Final = (
 )
 """Users with a token of their own, all cluster admins: who wrote what is told apart in the audit log."""
 
+ROOT: Final = Path(__file__).parents[2]
+"""Of the repository."""
 _POLICY = Path(__file__).parent / "audit_policy.yaml"
 _WITHOUT_ENDPOINTS = "*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller"
 """Endpoints may not hold loopback addresses, so these controllers would only fail and try again."""
@@ -119,6 +122,10 @@ class Bed:
         """Path of the kubeconfig of one of `USERS`."""
         return self._write_kubeconfig(user.replace(":", "-"), self._tokens[user])
 
+    def client_of(self, user: str) -> Api:
+        """A client that acts as one of `USERS`."""
+        return Api(self._endpoint(self._tokens[user]))
+
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
         """Path of a kubeconfig for a ServiceAccount that exists, with the rights that RBAC gives it; for a day."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
@@ -155,6 +162,11 @@ class Bed:
         """Installs the Gateway API's CRDs (standard channel)."""
         self.kubectl("apply", "--server-side", "-f", str(self.binaries.gateway_api))
         self.kubectl("wait", "--for=condition=Established", "crd/httproutes.gateway.networking.k8s.io", "--timeout=30s")
+
+    def install_crds(self) -> None:
+        """Installs the project's own CRDs, as committed in crds/."""
+        self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+        self.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
 
     def set_gpus(self, gpus: int) -> None:
         """Changes the GPUs that each Node has; Pods that run stay where they are."""
@@ -227,7 +239,7 @@ class Bed:
 
     def _is_ready(self) -> bool:
         try:
-            Api(self._endpoint(self._tokens[ADMIN])).request("GET", "/readyz", timeout=2)
+            self.client_of(ADMIN).request("GET", "/readyz", timeout=2)
         except (OSError, ApiError):
             return False
         return True

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import aiohttp
+
 from tests.bed.api import Endpoint, Json, path_of
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]

@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import yaml
-from tests.bed.control_plane import Bed
+
+from tests.bed.control_plane import ROOT, Bed
 from tests.bed.fleet import scenario
 from tests.bed.processes import BedError, Child, wait_for
-
-ROOT = Path(__file__).parents[3]
 
 
 class Fleet:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+
 from tests.bed.fleet.simulation import (
     LATENCY_BOUNDS,
     PROXY_TIME_BOUNDS,

@@ -26,14 +26,14 @@ from typing import Any, Final
 
 import aiohttp
 import numpy as np
+
+from specdecode.api.names import LABEL_DEPLOYMENT
 from tests.bed.api import Endpoint, Json, path_of
 from tests.bed.fleet import exposition, scenario
 from tests.bed.fleet.pages import Page, PodServer
 from tests.bed.fleet.routing import Key, Pod, Route, pod_of, routes
 from tests.bed.fleet.simulation import Engine, EngineCounters, Proxy, Simulation
 from tests.bed.watch import Change, session, watch
-
-from specdecode.api.names import LABEL_DEPLOYMENT
 
 TICK: Final = 0.1
 """Seconds between two steps of the simulation."""

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tests.bed.api import Json
-from tests.bed.fleet.scenario import Subject, depth_of, flags
-
 from specdecode.api.names import (
     ENGINE_PORT,
     LABEL_DEPLOYMENT,
@@ -20,6 +17,8 @@ from specdecode.api.names import (
     LABEL_ROLE,
     PROXY_METRICS_PORT,
 )
+from tests.bed.api import Json
+from tests.bed.fleet.scenario import Subject, depth_of, flags
 
 Key = tuple[str, str]
 """Namespace and name."""

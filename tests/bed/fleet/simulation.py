@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from tests.bed.fleet.scenario import MAX_DEPTH, Behaviour, Traffic
 
 Floats = npt.NDArray[np.float64]

@@ -1,0 +1,80 @@
+"""The real operator as a process of its own beside a bed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.bed.control_plane import OPERATOR, ROOT, Bed
+from tests.bed.processes import Child, wait_for
+
+PROGRAM = Path(sys.executable).with_name("specdecode-operator")
+
+
+class OperatorProcess:
+    """A running operator; `with` it, or `start()`, and `kill()` or `stop()`.
+
+    Attributes:
+        user: name that its requests have in the audit log.
+        child: its process, for measuring it; `child.log` is its output.
+    """
+
+    def __init__(
+        self,
+        bed: Bed,
+        arguments: Sequence[str] = (),
+        *,
+        kubeconfig: Path | None = None,
+        user: str = OPERATOR,
+        program: Sequence[str] = (str(PROGRAM),),
+        name: str = "operator",
+        ready: Callable[[], object] | None = None,
+    ) -> None:
+        """
+        Args:
+            bed: where it runs.
+            arguments: its command line, after `--kubeconfig FILE`.
+            kubeconfig: who it is; by default the user `OPERATOR`, who may do anything.
+            user: that user's name.
+            program: what to run.
+            name: of its log file, where several run beside one bed.
+            ready: asked until it is true before `start` returns.
+        """
+        self._bed = bed
+        self._command = [*program, "--kubeconfig", str(kubeconfig or bed.kubeconfig_of(user)), *arguments]
+        self._name = name
+        self._ready = ready
+        self.user = user
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts it, also again after `kill`. Raises BedError if it ends before it is ready."""
+        path = os.pathsep.join([str(ROOT / "operator"), str(ROOT)])
+        environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        log = self._bed.state / f"{self._name}.log"
+        self.child = Child.start(self._name, self._command, log, cwd=ROOT, env=environment)
+        if self._ready is not None:
+            wait_for("the operator", self._ready, 30, [self.child])
+
+    def kill(self) -> None:
+        """Ends it at once, wherever it is: SIGKILL."""
+        self.child.kill()
+
+    def stop(self) -> None:
+        """Asks it to end, as a Pod's end does."""
+        self.child.stop(grace=10)
+
+    def log(self) -> str:
+        return self.child.log.read_text(errors="replace")
