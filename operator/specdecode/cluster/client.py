@@ -124,7 +124,7 @@ class Client:
         namespace = obj["metadata"].get("namespace")
         return await self._write("create", kind, "POST", kind.path(namespace), body=obj)
 
-    async def apply(self, obj: Object, subresource: str | None = None) -> Object:
+    async def apply(self, obj: Object, subresource: str | None = None, manager: str = FIELD_MANAGER) -> Object:
         """Server-side apply: the object's fields become ours, whoever had them. With ``metadata.resourceVersion`` or
         ``metadata.uid`` in it, only that very object is changed."""
         kind = kind_of(obj)
@@ -135,7 +135,7 @@ class Client:
             "PATCH",
             kind.path(metadata.get("namespace"), metadata["name"], subresource),
             body=obj,
-            query=[("fieldManager", FIELD_MANAGER), ("force", "true")],
+            query=[("fieldManager", manager), ("force", "true")],
             content="application/apply-patch+yaml",
         )
 

@@ -27,6 +27,10 @@ def backoff(failures: int, draw: float) -> float:
     return whole * (0.5 + 0.5 * draw)
 
 
+class QueueClosedError(Exception):
+    """The queue gives out no more keys."""
+
+
 class WorkQueue(Generic[K]):
     """Keys waiting for a worker.
 
@@ -53,6 +57,12 @@ class WorkQueue(Generic[K]):
         self._serial = 0
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """Give out no more keys; workers may end the ones that they hold."""
+        self._closed = True
+        self._wake.set()
 
     def add(self, key: K) -> None:
         """This key needs a look now."""
@@ -100,8 +110,14 @@ class WorkQueue(Generic[K]):
         self._due.pop(key, None)
 
     async def take(self) -> K:
-        """The next key; it belongs to the caller until `done`."""
+        """The next key; it belongs to the caller until `done`.
+
+        Raises:
+            QueueClosedError: there is none any more.
+        """
         while True:
+            if self._closed:
+                raise QueueClosedError
             self._ripen()
             if self._ready:
                 key, _ = self._ready.popitem(last=False)

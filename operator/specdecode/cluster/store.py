@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from .kinds import SDD, Key, Kind, Object, owner_key
+from .kinds import POD, SDD, Key, Kind, Object, owner_key
 
 _TOMBSTONES: Final = 20_000
 
@@ -27,8 +27,11 @@ class Store:
         self._home: dict[str, tuple[Key, Kind, str]] = {}  # by UID
         self._buried: dict[str, str] = {}  # version at which an object was seen to go, by UID, oldest first
 
-    def put(self, kind: Kind, obj: Object) -> None:
-        """Take in an object, unless a newer version of it is known or it has been seen to go since."""
+    def put(self, kind: Kind, obj: Object, *, quiet: bool = False) -> None:
+        """Take in an object, unless a newer version of it is known or it has been seen to go since.
+
+        ``quiet``: the answer to a write of our own, whose maker knows of it.
+        """
         key = owner_key(kind, obj)
         uid = obj["metadata"]["uid"]
         if uid in self._buried:
@@ -45,7 +48,9 @@ class Store:
         if key is None:
             return
         name = obj["metadata"]["name"]
-        obj["metadata"].pop("managedFields", None)
+        if kind is POD:
+            # Pods are never applied, and there are many of them.
+            obj["metadata"].pop("managedFields", None)
         obj.setdefault("apiVersion", kind.api_version)
         obj.setdefault("kind", kind.kind)
         replaced = self._objects.setdefault(key, {}).get((kind, name))
@@ -55,7 +60,8 @@ class Store:
             self._home.pop(replaced["metadata"]["uid"], None)
         self._objects[key][(kind, name)] = obj
         self._home[uid] = (key, kind, name)
-        self._changed(key)
+        if not quiet:
+            self._changed(key)
 
     def remove(self, uid: str, version: str) -> None:
         """Forget an object that was gone, or had lost our label, at a resource version."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from specdecode.acceptance import Policy
+from specdecode.acceptance.types import Policy
 from specdecode.api import SpecDecodeDeploymentSpec, fraction, seconds
 from specdecode.api.faults import Fault
 

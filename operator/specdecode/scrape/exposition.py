@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from specdecode.acceptance import Arm, Sample
+from specdecode.acceptance.types import Arm, Sample
 
 INFO_METRIC: Final = "vllm:spec_decode_config_info"
 ENTRY_PREFIX: Final = "entry"

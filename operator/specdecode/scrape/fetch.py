@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import aiohttp
 
-from specdecode.acceptance import Arm, Sample, ScrapeError
+from specdecode.acceptance.types import Arm, Sample, ScrapeError
 
 from .exposition import BadPageError, engine_page, proxy_page
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -17,14 +17,16 @@ from prometheus_client.metrics import MetricWrapperBase
 RESOURCE: Final = ("namespace", "name")
 ARM: Final = (*RESOURCE, "revision", "arm")
 VERDICTS: Final = ("Pass", "Fail", "Inconclusive", "NoData")
+Names = tuple[str, str]
+Series = dict[tuple[MetricWrapperBase, tuple[str, ...]], float]
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
     """All metrics of one operator process, in a registry of their own.
 
-    Series of one resource are set through `Metrics.of`, which forgets those that a later call no longer sets, and
-    vanish altogether with `Metrics.forget`.
+    Series of one resource are set through `Metrics.of`, which removes those that a later round no longer sets; all of
+    them vanish with `Metrics.forget`.
     """
 
     def __init__(self, version: str) -> None:
@@ -45,7 +47,7 @@ class Metrics:
             (*ARM, "position"),
             registry=r,
         )
-        self.drafts = Gauge("specdecode_drafts", "Drafts that the present evidence rests on.", ARM, registry=r)
+        self.drafts = Gauge("specdecode_evidence_drafts", "Drafts that the length rests on.", ARM, registry=r)
         self.drafts_total = Counter("specdecode_drafts_total", "Drafts counted by scraping.", ARM, registry=r)
         self.verdict = Gauge(
             "specdecode_verdict", "1 for the last verdict on the canary.", (*RESOURCE, "verdict"), registry=r
@@ -104,39 +106,39 @@ class Metrics:
         self.leader = Gauge("specdecode_leader", "1 while this process may write.", registry=r)
         build = Gauge("specdecode_build_info", "Versions.", ("version", "python"), registry=r)
         build.labels(version, platform.python_version()).set(1)
-        self._own: dict[tuple[str, str], set[tuple[MetricWrapperBase, tuple[str, ...]]]] = defaultdict(set)
+        self._round: dict[Names, Series] = defaultdict(dict)
+        self._counted: dict[Names, set[tuple[MetricWrapperBase, tuple[str, ...]]]] = defaultdict(set)
 
     def of(self, namespace: str, name: str) -> Resource:
-        """Start a new round of one resource's gauges; `Resource.close` ends it."""
+        """Start a new round of one resource's series; `Resource.close` ends it."""
         return Resource(self, namespace, name)
 
-    def count(self, counter: Counter, namespace: str, name: str, *labels: str, by: float = 1.0) -> None:
-        """Raise a resource's counter, remembering the series for `forget`."""
+    def count(self, counter: Counter, namespace: str, name: str, *labels: str) -> None:
+        """Raise a resource's counter by one. The series lives as long as the resource."""
         values = (namespace, name, *labels)
-        counter.labels(*values).inc(by)
-        self._own[(namespace, name)].add((counter, values))
+        counter.labels(*values).inc()
+        self._counted[(namespace, name)].add((counter, values))
 
     def forget(self, namespace: str, name: str) -> None:
         """Remove every series of a resource that is gone."""
-        for metric, values in self._own.pop((namespace, name), set()):
+        for metric, values in (*self._round.pop((namespace, name), {}), *self._counted.pop((namespace, name), set())):
             metric.remove(*values)
 
-    def replace(
-        self, namespace: str, name: str, gauges: Mapping[tuple[MetricWrapperBase, tuple[str, ...]], float]
-    ) -> None:
-        """Set a resource's gauges, and remove those of its gauges that aren't among them."""
-        own = self._own[(namespace, name)]
-        stale = {item for item in own if item not in gauges and isinstance(item[0], Gauge)}
-        for metric, values in stale:
+    def replace(self, namespace: str, name: str, series: Series) -> None:
+        """Set a resource's series of one round, and remove those of the round before that aren't among them."""
+        before = self._round[(namespace, name)]
+        for metric, values in before.keys() - series.keys():
             metric.remove(*values)
-        for (metric, values), value in gauges.items():
+        for (metric, values), value in series.items():
             if isinstance(metric, Gauge):
                 metric.labels(*values).set(value)
-        self._own[(namespace, name)] = (own - stale) | set(gauges)
+            elif isinstance(metric, Counter):
+                metric.labels(*values).inc(max(0.0, value - before.get((metric, values), 0.0)))
+        self._round[(namespace, name)] = series
 
 
 class Resource:
-    """One round of setting a resource's gauges.
+    """One round of setting a resource's series.
 
     Collects first and applies at the end, so that no scrape of the operator sees half a round.
     """
@@ -144,11 +146,14 @@ class Resource:
     def __init__(self, metrics: Metrics, namespace: str, name: str) -> None:
         self._metrics = metrics
         self._names = (namespace, name)
-        self._gauges: dict[tuple[MetricWrapperBase, tuple[str, ...]], float] = {}
+        self._series: Series = {}
 
-    def set(self, gauge: Gauge, value: float, *labels: str) -> None:
-        """Give a gauge of this resource its value; labels are those after namespace and name."""
-        self._gauges[(gauge, (*self._names, *labels))] = value
+    def set(self, metric: Gauge | Counter, value: float, *labels: str) -> None:
+        """Give a series of this resource its value; of a counter its total so far, which may only grow.
+
+        Labels are those after namespace and name.
+        """
+        self._series[(metric, (*self._names, *labels))] = value
 
     def one_of(self, gauge: Gauge, value: str, values: Iterable[str], *labels: str) -> None:
         """Set the series of ``value`` to 1 and those of the other values to 0."""
@@ -157,4 +162,4 @@ class Resource:
 
     def close(self) -> None:
         """Apply the round."""
-        self._metrics.replace(*self._names, self._gauges)
+        self._metrics.replace(*self._names, self._series)

@@ -1,0 +1,109 @@
+"""Rounds of scrapes of one resource: at a fixed cadence, and at once when a Pod has never been seen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from specdecode.scrape import Scraped, Scraper
+from specdecode.telemetry import Metrics
+
+from .evidence import Aim, Evidence
+
+log: Final = logging.getLogger(__name__)
+
+_LONGEST: Final = 5.0
+_RETRY: Final = 1.0
+"""Seconds before a Pod that has never answered is asked again."""
+
+
+class Rounds:
+    """Scrapes one resource's Pods for as long as it exists.
+
+    Args:
+        scraper: fetches pages.
+        evidence: takes them in and judges.
+        metrics: counts scrapes.
+        clock: Unix seconds.
+        done: called after each whole round, and after a first answer of new Pods, with whether something is new.
+    """
+
+    def __init__(
+        self,
+        scraper: Scraper,
+        evidence: Evidence,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        done: Callable[[bool], None],
+    ) -> None:
+        self._scraper = scraper
+        self._evidence = evidence
+        self._metrics = metrics
+        self._clock = clock
+        self._done = done
+        self._aims: Sequence[Aim] = ()
+        self._kick = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.interval = 30.0
+        """Seconds between the starts of two rounds."""
+
+    def start(self, name: str) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name=f"scraping {name}")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def follow(self, aims: Sequence[Aim], interval: float) -> None:
+        """From now on scrape these Pods at this interval; new ones at once."""
+        faster = interval < self.interval
+        self._aims, self.interval = aims, interval
+        if faster or self._evidence.unseen(aims):
+            self._kick.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            self._kick.clear()
+            whole = loop.time() >= due
+            if whole:
+                # Keep to the beat; a round that came too late doesn't make the next one early.
+                due = max(due + self.interval, loop.time() + 0.5 * self.interval)
+            aims = list(self._aims) if whole else self._evidence.unseen(self._aims)
+            if aims:
+                await self._round(aims, whole=whole)
+            next_look = min(due, loop.time() + _RETRY) if self._evidence.unseen(self._aims) else due
+            try:
+                async with asyncio.timeout_at(next_look):
+                    await self._kick.wait()
+            except TimeoutError:
+                continue
+            due = min(due, loop.time() + self.interval)
+
+    async def _round(self, aims: list[Aim], *, whole: bool) -> None:
+        limit = min(_LONGEST, 0.8 * self.interval)
+        scraped = await self._scraper.scrape([aim.target for aim in aims], limit)
+        self._count(scraped)
+        unseen = len(self._evidence.unseen(aims))
+        try:
+            self._evidence.take(aims, scraped)
+            news = len(self._evidence.unseen(aims)) != unseen
+            if whole:
+                news = self._evidence.look(self._clock()) or news
+        except Exception:
+            # Evidence that can't be digested is no evidence; the next round may be.
+            log.exception("a round of scrapes couldn't be used")
+            return
+        if whole or news:
+            self._done(news)
+
+    def _count(self, scraped: list[Scraped]) -> None:
+        for got in scraped:
+            self._metrics.scrapes.labels(got.target.source, "ok" if got.error is None else "error").inc()
+            self._metrics.scrape_seconds.observe(got.took)

@@ -1,0 +1,76 @@
+"""From what is known to what the planner sees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specdecode.acceptance import Policy
+from specdecode.api import SpecDecodeDeployment
+from specdecode.api.faults import Fault
+from specdecode.engine.checks import check
+from specdecode.engine.inputs import mutable_inputs
+from specdecode.engine.tunings import PodInfo, TuningReport, report
+from specdecode.rollout.policy import policy, policy_faults
+from specdecode.rollout.types import Snapshot
+from specdecode.workload import observe, render
+
+from .evidence import Evidence
+from .kinds import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """What follows from a resource's spec alone, so that it is worked out once a generation."""
+
+    faults: tuple[Fault, ...]
+    mutable_inputs: tuple[str, ...]
+    rendering: Mapping[str, Any]
+    policy: Policy | None
+    """None where the spec's analysis can't be worked with; a fault says why."""
+
+
+def today(resource: SpecDecodeDeployment, router_image: str) -> Today:
+    """Faults, rendering and policy of today's spec. A spec with errors isn't rendered: nothing will be made of it."""
+    spec = resource.spec
+    unusable = policy_faults(spec)
+    faults = (*check(spec), *unusable)
+    sound = not any(fault.severity == "error" for fault in faults)
+    return Today(
+        faults=faults,
+        mutable_inputs=tuple(mutable_inputs(spec)),
+        rendering=render(resource, router_image=router_image) if sound else {},
+        policy=None if unusable else policy(spec),
+    )
+
+
+def snapshot(
+    resource: SpecDecodeDeployment,
+    known: Today,
+    objects: Iterable[Object],
+    evidence: Evidence,
+    *,
+    now: float,
+    lost_nodes: Collection[str] = (),
+    write_errors: tuple[str, ...] = (),
+) -> Snapshot:
+    """Everything that is known of a resource at ``now`` (Unix seconds)."""
+    observed = observe(resource, objects, lost_nodes=lost_nodes, now=now)
+    return Snapshot(
+        resource=resource,
+        now=now,
+        records=observed.records,
+        arms=observed.arms,
+        route=observed.route,
+        verdict=evidence.verdict,
+        verdict_of=evidence.verdict_of,
+        tunings=_tunings(observed, evidence),
+        faults=known.faults,
+        mutable_inputs=known.mutable_inputs,
+        conflicts=observed.conflicts,
+        write_errors=write_errors,
+        acceptance=evidence.summaries(now),
+        guard=evidence.suspicion,
+        rendering=known.rendering,
+    )
