@@ -47,7 +47,7 @@ def fleet(running_fleet: Fleet) -> Fleet:
 
 @pytest.fixture
 def start_operator(bed: Bed) -> Iterator[Callable[..., OperatorProcess]]:
-    """Starts the real operator with the given arguments of OperatorProcess; what still runs is killed after the test."""
+    """Starts the real operator, arguments as of OperatorProcess; what still runs after the test is killed."""
     started: list[OperatorProcess] = []
 
     def start(*arguments: str, **options: Any) -> OperatorProcess:

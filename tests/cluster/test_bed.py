@@ -43,8 +43,13 @@ def ready(bed: Bed, namespace: str, count: int) -> bool:
     return sum(is_true(pod, "Ready") for pod in bed.api.list("Pod", namespace)) == count
 
 
-def waiting_reason(bed: Bed, namespace: str, pod: str) -> str:
-    found = bed.api.get("Pod", namespace, pod)["status"].get("containerStatuses") or [{}]
+def status(bed: Bed, namespace: str, pod: str) -> Json:
+    found: Json = (bed.api.find("Pod", namespace, pod) or {}).get("status", {})
+    return found
+
+
+def waiting_reason(status: Json) -> str:
+    found = status.get("containerStatuses") or [{}]
     return str(found[0].get("state", {}).get("waiting", {}).get("reason", ""))
 
 
@@ -95,20 +100,9 @@ def test_faults_and_their_end(bed: Bed, namespace: str, fault: str, reason: str)
     faulty["spec"]["template"]["spec"]["containers"][0]["image"] = f"registry.example/bed-{fault}:1"
     bed.api.apply(faulty)
     if reason:
-        eventually(
-            reason,
-            lambda: (
-                bed.api.find("Pod", namespace, "llm-1-decode-0")
-                and waiting_reason(bed, namespace, "llm-1-decode-0") == reason
-            ),
-        )
+        eventually(reason, lambda: waiting_reason(status(bed, namespace, "llm-1-decode-0")) == reason)
     else:
-        eventually(
-            "a running Pod",
-            lambda: (
-                (bed.api.find("Pod", namespace, "llm-1-decode-0") or {}).get("status", {}).get("phase") == "Running"
-            ),
-        )
+        eventually("a running Pod", lambda: status(bed, namespace, "llm-1-decode-0").get("phase") == "Running")
         time.sleep(1)
     assert not ready(bed, namespace, 1)
     bed.api.annotate("Pod", namespace, "llm-1-decode-0", **{stages.ANNOTATION_FAULT: "none"})
