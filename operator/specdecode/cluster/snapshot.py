@@ -9,12 +9,14 @@ from typing import Any
 from specdecode.acceptance import Policy
 from specdecode.api import SpecDecodeDeployment
 from specdecode.api.faults import Fault
+from specdecode.api.names import EngineRole
 from specdecode.engine.checks import check
 from specdecode.engine.inputs import mutable_inputs
-from specdecode.engine.tunings import PodInfo, TuningReport, report
+from specdecode.engine.report import TuningReport
+from specdecode.engine.tunings import report
 from specdecode.rollout.policy import policy, policy_faults
 from specdecode.rollout.types import Snapshot
-from specdecode.workload import observe, render
+from specdecode.workload import Observed, observe, render
 
 from .evidence import Evidence
 from .kinds import Object
@@ -74,3 +76,18 @@ def snapshot(
         guard=evidence.suspicion,
         rendering=known.rendering,
     )
+
+
+def _tunings(observed: Observed, evidence: Evidence) -> dict[int, TuningReport]:
+    """What the Pods of each living revision say of their tunings, against what the revision was told."""
+    found = {}
+    for record in observed.records:
+        arm = observed.arms.get(record.number)
+        if arm is None:
+            continue
+        expected: dict[EngineRole, list[str]] = {
+            role: [pod.name for pod in arm.role(role).pods if pod.ready and not pod.terminating]
+            for role in record.spec.topology.roles
+        }
+        found[record.number] = report(record.number, record.spec, evidence.infos(arm), expected)
+    return found
