@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
-PERCENT_PATTERN: Final = r"^(100|[0-9]{1,2})(\.[0-9]{1,3})?%$"
+PERCENT_PATTERN: Final = r"^(100(\.0{1,3})?|[0-9]{1,2}(\.[0-9]{1,3})?)%$"
 COUNT_OR_PERCENT_PATTERN: Final = r"^(100|[0-9]{1,2})%$"
 
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32)]

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from .base import Rule, seconds
+from .base import Rule, fraction, seconds
 from .owned import OWNED_FLAGS, owned
 
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 FLAG_PATTERN: Final = "^[a-z][a-z0-9]*(-[a-z0-9]+)*$"
 FLAG_LENGTH: Final = 64
 MIN_INTERVAL: Final = "1s"
+MAX_INTERVAL: Final = "1h"
 
 
 def _rising(numbers: Sequence[int]) -> bool:
@@ -183,21 +184,35 @@ STEPS_END: Final = Rule(
 )
 
 INTERVAL: Final = Rule(
-    f"duration(self) >= duration('{MIN_INTERVAL}')",
-    lambda interval: seconds(interval) >= seconds(MIN_INTERVAL),
-    f"scraping more often than every {MIN_INTERVAL} loads the Pods that it watches: write {MIN_INTERVAL} or longer",
+    f"duration(self) >= duration('{MIN_INTERVAL}') && duration(self) <= duration('{MAX_INTERVAL}')",
+    lambda interval: seconds(MIN_INTERVAL) <= seconds(interval) <= seconds(MAX_INTERVAL),
+    f"an interval must be {MIN_INTERVAL} to {MAX_INTERVAL}: shorter loads the Pods that are scraped, longer sees "
+    "nothing; write one such as 5s",
 )
 
+# Percentages are compared by their text: its form is bounded by the field's pattern.
 MARGIN: Final = Rule(
-    "!self.matches('^0+([.]0+)?%$')",
-    lambda margin: re.fullmatch(r"0+([.]0+)?%", margin) is None,
-    "a margin of 0 leaves nothing that could ever count as harmless: write one such as 5%",
+    "!self.matches('^0+([.]0+)?%$') && self.matches('^[0-4]?[0-9]([.]|%)')",
+    lambda margin: 0.0 < fraction(margin) < 0.5,
+    "a margin must be above 0% and below 50%, or nothing could ever pass, or fail: write one such as 5%",
+)
+
+TOLERANCE: Final = Rule(
+    "!self.matches('^0+([.]0+)?%$') && !self.startsWith('100')",
+    lambda tolerance: 0.0 < fraction(tolerance) < 1.0,
+    "a margin must be above 0% and below 100%, or nothing could ever pass, or fail: write one such as 2%",
+)
+
+FLOOR: Final = Rule(
+    "!self.startsWith('100')",
+    lambda floor: fraction(floor) < 1.0,
+    "a floor must be below 100%, or every revision would fall under it: write one such as 10%, or 0% for none",
 )
 
 CONFIDENCE: Final = Rule(
-    "self.matches('^([5-9][0-9])([.][0-9]+)?%$')",
-    lambda confidence: re.fullmatch(r"([5-9][0-9])([.][0-9]+)?%", confidence) is not None,
-    "confidence must be at least 50% and under 100%: write one such as 99%",
+    "self.matches('^[5-9][0-9]([.]|%)')",
+    lambda confidence: 0.5 <= fraction(confidence) < 1.0,
+    "confidence must be at least 50% and below 100%: write one such as 99%",
 )
 
 ALL: Final = (
@@ -220,6 +235,8 @@ ALL: Final = (
     STEPS_END,
     INTERVAL,
     MARGIN,
+    TOLERANCE,
+    FLOOR,
     CONFIDENCE,
 )
 

@@ -37,6 +37,7 @@ class ResourceMetadata(ApiModel):
     generation: int = 0
     resource_version: str = ""
     annotations: dict[str, str] = Field(default_factory=dict)
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
 

@@ -53,7 +53,9 @@ class ErrorsPolicy(ApiModel):
     """Failing requests."""
 
     margin: Percent = Field(
-        default="2%", description="How much larger the canary's share of failed requests may be than stable's."
+        default="2%",
+        description="How much larger the canary's share of failed requests may be than stable's.",
+        json_schema_extra=validations(checks.TOLERANCE),
     )
 
 
@@ -66,6 +68,7 @@ class LatencyPolicy(ApiModel):
     margin: Percent = Field(
         default="15%",
         description="How much longer the canary's time per output token may be than stable's at like load.",
+        json_schema_extra=validations(checks.TOLERANCE),
     )
 
 
@@ -74,7 +77,8 @@ class FloorPolicy(ApiModel):
 
     acceptance: Percent = Field(
         default="10%",
-        description="Least acceptance at position 1. It fails a canary only while stable is above it.",
+        description="Least acceptance at position 1; 0% for none. It fails a canary only while stable is above it.",
+        json_schema_extra=validations(checks.FLOOR),
     )
 
 
@@ -94,7 +98,7 @@ class AnalysisSpec(ApiModel):
     )
     interval: Duration = Field(
         default="5s",
-        description="Time between two scrapes, each followed by a look; at least 1s.",
+        description="Time between two scrapes, each followed by a look; 1s to 1h.",
         json_schema_extra=validations(checks.INTERVAL),
     )
     min_requests: int = Field(
@@ -160,7 +164,7 @@ class GuardSpec(ApiModel):
     enabled: bool = Field(default=True, description="Whether the serving revision is watched.")
     interval: Duration = Field(
         default="30s",
-        description="Time between two scrapes outside a rollout; at least 1s.",
+        description="Time between two scrapes outside a rollout; 1s to 1h.",
         json_schema_extra=validations(checks.INTERVAL),
     )
     fall: Percent = Field(

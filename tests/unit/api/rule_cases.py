@@ -247,15 +247,39 @@ CASES: tuple[Case, ...] = (
         path="spec.guard.interval",
     ),
     Case(
+        checks.INTERVAL,
+        accepted=(),
+        refused=({"spec.guard.interval": "1h1ms"}, {"spec.guard.interval": "61m"}),
+        path="spec.guard.interval",
+    ),
+    Case(
         checks.MARGIN,
-        accepted=({"spec.rollout.analysis.margin": "0.1%"}, {"spec.rollout.analysis.margin": "20%"}),
-        refused=({"spec.rollout.analysis.margin": "0%"}, {"spec.rollout.analysis.margin": "0.00%"}),
+        accepted=tuple({"spec.rollout.analysis.margin": m} for m in ("0.1%", "5%", "05%", "20%", "49.999%")),
+        refused=tuple({"spec.rollout.analysis.margin": m} for m in ("0%", "0.00%", "50%", "100%", "99.9%")),
         path="spec.rollout.analysis.margin",
     ),
     Case(
+        checks.TOLERANCE,
+        accepted=tuple({"spec.rollout.analysis.errors.margin": m} for m in ("0.1%", "99.9%")),
+        refused=tuple({"spec.rollout.analysis.errors.margin": m} for m in ("0%", "00.0%", "100%", "100.0%")),
+        path="spec.rollout.analysis.errors.margin",
+    ),
+    Case(
+        checks.TOLERANCE,
+        accepted=({"spec.rollout.analysis.latency.margin": "25%"},),
+        refused=({"spec.rollout.analysis.latency.margin": "0%"},),
+        path="spec.rollout.analysis.latency.margin",
+    ),
+    Case(
+        checks.FLOOR,
+        accepted=tuple({"spec.rollout.analysis.floor.acceptance": m} for m in ("0%", "10%", "99.9%")),
+        refused=({"spec.rollout.analysis.floor.acceptance": "100%"},),
+        path="spec.rollout.analysis.floor.acceptance",
+    ),
+    Case(
         checks.CONFIDENCE,
-        accepted=({"spec.rollout.analysis.confidence": "50%"}, {"spec.rollout.analysis.confidence": "99.999%"}),
-        refused=({"spec.rollout.analysis.confidence": "100%"}, {"spec.rollout.analysis.confidence": "49.9%"}),
+        accepted=tuple({"spec.rollout.analysis.confidence": c} for c in ("50%", "99%", "99.999%")),
+        refused=tuple({"spec.rollout.analysis.confidence": c} for c in ("100%", "49.9%", "5%", "100.000%")),
         path="spec.rollout.analysis.confidence",
     ),
 )
