@@ -133,11 +133,10 @@ def command(spec: SpecDecodeDeploymentSpec, role: EngineRole) -> list[str]:
         spec.model.served_name or spec.model.name,
         "--shutdown-timeout",
         str(math.ceil(seconds(role_part.drain))),
-        "--tensor-parallel-size",
-        str(parallelism.tensor),
     ]
     if spec.model.revision and spec.model.source.volume is None:
         words += ["--revision", spec.model.revision]
+    words += ["--tensor-parallel-size", str(parallelism.tensor)]
     if parallelism.pipeline > 1:
         words += ["--pipeline-parallel-size", str(parallelism.pipeline)]
     if parallelism.data > 1:
