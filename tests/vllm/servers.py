@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,7 @@ from tests.vllm.install import UNTOUCHED, VENV
 
 START_SECONDS = 300.0
 SERVED_NAME = "tiny"
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # One core is enough for the model, and pinned workers would share one with NIXL's polling thread.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "UCX_TLS": "tcp,self",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
-ARGUMENTS = {
-    "host": "127.0.0.1",
-    "served-model-name": SERVED_NAME,
-    "dtype": "float32",
-    "max-model-len": "1024",
-    "max-num-seqs": "8",
-    "block-size": "32",
-    "kv-cache-memory-bytes": "67108864",
-}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 # What a router sends to the prefill instance.
 PREFILL_PARAMS = {
     "do_remote_decode": True,
@@ -48,6 +30,39 @@ PREFILL_PARAMS = {
     "remote_host": None,
     "remote_port": None,
 }
+
+
+@dataclass(frozen=True)
+class Platform:
+    """How vLLM is started: interpreter, environment over the process's own, long options, flags."""
+
+    python: str
+    environment: Mapping[str, str]
+    arguments: Mapping[str, str]
+    flags: tuple[str, ...] = ()
+
+
+CPU = Platform(
+    python=str(VENV / "bin/python"),
+    environment=OFFLINE
+    | {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # One core is enough for the model, and pinned workers would share one with NIXL's polling thread.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "UCX_TLS": "tcp,self",
+    },
+    arguments={
+        "dtype": "float32",
+        "max-model-len": "1024",
+        "max-num-seqs": "8",
+        "block-size": "32",
+        "kv-cache-memory-bytes": "67108864",
+    },
+    flags=("enforce-eager",),
+)
+# vLLM as its wheel brings it, without the patch series.
+CPU_UNTOUCHED = replace(CPU, environment={**CPU.environment, "PYTHONPATH": str(UNTOUCHED)})
 
 
 class StartError(Exception):
@@ -128,12 +143,14 @@ def speculative(depth: int, **more: Any) -> dict[str, str]:
     return {"speculative-config": json.dumps(config)}
 
 
-def nixl(role: str, policy: str = "fail", connector: str = "NixlConnector", **extra: Any) -> dict[str, str]:
+def nixl(
+    role: str, policy: str = "fail", connector: str = "NixlConnector", device: str = "cpu", **extra: Any
+) -> dict[str, str]:
     """Arguments for a prefill (``kv_producer``) or decode (``kv_consumer``) instance over NIXL."""
     config = {
         "kv_connector": connector,
         "kv_role": role,
-        "kv_buffer_device": "cpu",
+        "kv_buffer_device": device,
         "kv_load_failure_policy": policy,
         "kv_connector_extra_config": extra,
     }
@@ -149,7 +166,7 @@ def engine(
     *,
     flags: Sequence[str] = (),
     side_channel: int | None = None,
-    untouched: bool = False,
+    platform: Platform = CPU,
 ) -> Iterator[Engine]:
     """A vLLM server, healthy when the body is entered, ended after it.
 
@@ -157,24 +174,24 @@ def engine(
         model: folder of the checkpoint.
         port: on the loopback address.
         log: file for its output.
-        arguments: long options by name, over the common ones.
-        flags: options without a value.
+        arguments: long options by name, over the platform's.
+        flags: options without a value, beside the platform's.
         side_channel: port of NIXL's side channel.
-        untouched: run vLLM as its wheel brings it, without the patch series.
+        platform: how vLLM is started.
 
     Raises:
         StartError: it ended, or wasn't healthy in time.
     """
-    command = [str(VENV / "bin/python"), "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--enforce-eager"]
-    for name, value in (ARGUMENTS | {"port": str(port)} | dict(arguments)).items():
+    fixed = {"host": "127.0.0.1", "port": str(port), "served-model-name": SERVED_NAME}
+    command = [platform.python, "-m", "vllm.entrypoints.cli.main", "serve", str(model)]
+    for name, value in (fixed | dict(platform.arguments) | dict(arguments)).items():
         command += [f"--{name}", value]
-    environment = os.environ | ENVIRONMENT
+    command += [f"--{flag}" for flag in (*platform.flags, *flags)]
+    environment = os.environ | platform.environment
     if side_channel is not None:
         environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel)}
-    if untouched:
-        environment |= {"PYTHONPATH": str(UNTOUCHED)}
     url = f"http://127.0.0.1:{port}"
-    with run([*command, *[f"--{flag}" for flag in flags]], log, environment) as process:
+    with run(command, log, environment) as process:
         wait_until_healthy(f"{url}/health", process, log)
         yield Engine(url, log, process)
 

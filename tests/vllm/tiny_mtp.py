@@ -105,7 +105,7 @@ def build(folder: Path, accept: float = 1.0, needs_kv: bool = False, seed: int =
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng, pick = np.random.default_rng(seed), random.Random(seed)
-    vocabulary = _write_tokenizer(folder)
+    vocabulary = write_tokenizer(folder)
     size = len(vocabulary)
     cycle = [i for token, i in vocabulary.items() if token not in SPECIAL and token.isascii() and token.isprintable()]
     pick.shuffle(cycle)
@@ -139,11 +139,11 @@ def build(folder: Path, accept: float = 1.0, needs_kv: bool = False, seed: int =
     weights |= _block("model.mtp_layers.0.", rng, code[decoy] if needs_kv else None)
     wrong = _check(embedding, head, project, cycle, code[decoy] if needs_kv else None)
 
-    _write_safetensors(folder / "model.safetensors", weights)
-    _write_json(folder / "config.json", _config(size))
-    _write_json(folder / "generation_config.json", {"eos_token_id": 0, "pad_token_id": 0, "do_sample": False})
+    write_safetensors(folder / "model.safetensors", weights)
+    write_json(folder / "config.json", _config(size))
+    write_json(folder / "generation_config.json", {"eos_token_id": 0, "pad_token_id": 0, "do_sample": False})
     model = TinyModel(folder, tuple(cycle), wrong)
-    _write_json(folder / "fixture.json", {k: v for k, v in asdict(model).items() if k != "path"})
+    write_json(folder / "fixture.json", {k: v for k, v in asdict(model).items() if k != "path"})
     return model
 
 
@@ -223,14 +223,14 @@ def _byte_alphabet() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-def _write_tokenizer(folder: Path) -> dict[str, int]:
+def write_tokenizer(folder: Path) -> dict[str, int]:
     """Byte-level BPE whose only merges are pairs of letters; returns token to id."""
     pairs = [(a, b) for a in LETTERS for b in LETTERS]
     tokens = [*SPECIAL, *_byte_alphabet(), *(a + b for a, b in pairs)]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    _write_json(
+    write_json(
         folder / "tokenizer.json",
         {
             "version": "1.0",
@@ -240,7 +240,7 @@ def _write_tokenizer(folder: Path) -> dict[str, int]:
             "model": {"type": "BPE", "vocab": vocabulary, "merges": [f"{a} {b}" for a, b in pairs]},
         },
     )
-    _write_json(
+    write_json(
         folder / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -280,7 +280,7 @@ def _config(vocabulary_size: int) -> dict[str, Any]:
     }
 
 
-def _write_safetensors(path: Path, weights: dict[str, Array]) -> None:
+def write_safetensors(path: Path, weights: dict[str, Array]) -> None:
     """The format: length of the header as u64, the header as JSON, the data in the header's order."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
@@ -297,5 +297,5 @@ def _write_safetensors(path: Path, weights: dict[str, Array]) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def _write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
