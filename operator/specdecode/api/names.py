@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from specdecode import __version__
+
 GROUP: Final = "specdecode.dev"
 VERSION: Final = "v1alpha1"
 KIND: Final = "SpecDecodeDeployment"
@@ -17,6 +19,9 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 FIELD_MANAGER: Final = "specdecode-operator"
+
+ROUTER_IMAGE: Final = f"specdecode-router:{__version__}"
+"""Image of routers where neither a resource nor the operator's settings name one."""
 
 Role = Literal["prefill", "decode", "router"]
 EngineRole = Literal["prefill", "decode"]
