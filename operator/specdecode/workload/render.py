@@ -24,5 +24,5 @@ def render(resource: SpecDecodeDeployment, *, router_image: str) -> dict[str, An
     for role in spec.topology.roles:
         rendering[role] = engine.pod_template(spec, role)
     rendering["router"] = router.pod_template(spec, router_image)
-    rendering["config"] = {"envoy.yaml": router.proxy_config(spec)}
+    rendering["config"] = {"envoy.yaml": router.proxy_config(router.longest_stream(spec))}
     return rendering

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -49,15 +50,16 @@ def longest_stream(spec: SpecDecodeDeploymentSpec) -> int:
     return math.ceil(seconds(spec.topology.router.request_timeout))
 
 
-def proxy_config(spec: SpecDecodeDeploymentSpec) -> str:
-    """Envoy's configuration: the packaged one, with this deployment's longest request in it."""
+@lru_cache(maxsize=32)
+def proxy_config(longest: int) -> str:
+    """Envoy's configuration: the packaged one, with the longest request of ``longest`` seconds in it."""
     config = yaml.safe_load(files("specdecode.workload").joinpath("envoy.yaml").read_text(encoding="utf-8"))
     for listener in config["static_resources"]["listeners"]:
         for chain in listener["filter_chains"]:
             manager = chain["filters"][0]["typed_config"]
             if "stream_idle_timeout" in manager:
                 # A generation without streaming is silent until its end.
-                manager["stream_idle_timeout"] = f"{longest_stream(spec) + RESERVE}s"
+                manager["stream_idle_timeout"] = f"{longest + RESERVE}s"
     return yaml.safe_dump(config, sort_keys=False, width=120)
 
 

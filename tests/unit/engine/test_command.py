@@ -102,7 +102,7 @@ def test_schedule_is_decodes_alone() -> None:
 @pytest.mark.parametrize(("sharing", "value"), [("Auto", None), ("Enabled", True), ("Disabled", False)])
 def test_top_k_sharing(sharing: str, value: bool | None) -> None:
     for role in ("prefill", "decode"):
-        config = speculative_config(spec({"speculation.topKSharing": sharing}), role)  # type: ignore[arg-type]
+        config = speculative_config(spec({"speculation.topKSharing": sharing}), role)
         assert config.get("index_share_for_mtp_iteration") is value
 
 
@@ -119,7 +119,7 @@ def test_top_k_sharing(sharing: str, value: bool | None) -> None:
 def test_backoff_is_the_same_for_both_roles(image: str, backoff: str, extra: dict[str, str] | None) -> None:
     changed = spec({"engine.image": image, "speculation.lookaheadBackoff": backoff})
     for role in ("prefill", "decode"):
-        config = kv_transfer_config(changed, role)  # type: ignore[arg-type]
+        config = kv_transfer_config(changed, role)
         assert config is not None
         assert config.get("kv_connector_extra_config") == extra
 
