@@ -195,6 +195,7 @@ def main() -> None:
                     mode,
                     8100 + 10 * at,
                     options.scratch,
+                    options.window is None and not options.prefix_caching,
                     options.prefix_caching,
                     options.connector,
                 )
