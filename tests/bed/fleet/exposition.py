@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from specdecode.api.names import PROXY_PORT
 from tests.bed.fleet.simulation import (
     LATENCY_BOUNDS,
     PROXY_TIME_BOUNDS,
@@ -87,6 +88,11 @@ def number(value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "+Inf" if value > 0 else "-Inf"
     return repr(float(value))
+
+
+def plain(value: float) -> str:
+    """A sample's value as Envoy writes it: whole numbers without a point."""
+    return str(int(value)) if value == int(value) else repr(float(value))
 
 
 def labels(pairs: Mapping[str, str]) -> str:
@@ -240,40 +246,56 @@ def _steady(model: str, created: float) -> str:
     return "\n".join(lines) + "\n"
 
 
+_PROXY_QUIET: Final = (
+    "cx_total", "cx_destroy", "cx_http1_total", "cx_rx_bytes_total", "cx_tx_bytes_total", "rq_rx_reset", "rq_tx_reset",
+    "rq_timeout", "rq_too_large", "rq_idle_timeout", "rq_max_duration_reached", "cx_max_duration_reached",
+    "cx_drain_close", "rq_overload_close", "flow_control_paused_reading_total",
+)  # fmt: skip
+
+
 def proxy_page(counters: ProxyCounters, *, broken: bool = False) -> str:
-    """The page of an Envoy that stands before a router: /stats/prometheus with the listener `PROXY_PREFIX`."""
-    on = f'{{envoy_http_conn_manager_prefix="{PROXY_PREFIX}"}}'
+    """The page of an Envoy that stands before a router: its /stats/prometheus, with the listener `PROXY_PREFIX`.
+
+    As on a real page, the admin interface's own requests come first under the same names, and those of the listener
+    are repeated under others.
+
+    Args:
+        counters: what it has counted.
+        broken: the listener's values are not numbers.
+    """
+    where = {"envoy_http_conn_manager_prefix": PROXY_PREFIX}
+    idle = {"envoy_http_conn_manager_prefix": "admin"}
+    http = "envoy_http_downstream"
     lines: list[str] = []
 
-    def simple(name: str, kind: str, value: float, where: str = on) -> None:
-        lines.extend([f"# TYPE {name} {kind}", f"{name}{where} {'nan' if broken else f'{value:g}'}"])
+    def put(name: str, kind: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> None:
+        lines.append(f"# TYPE {name} {kind}")
+        lines.extend(f"{name}{labels(on)} {'nan' if broken and on != idle else plain(value)}" for on, value in samples)
+
+    def by_class(on: Mapping[str, str], counted: Mapping[int, int]) -> list[tuple[Mapping[str, str], float]]:
+        return [({"envoy_response_code_class": str(digit)} | dict(on), count) for digit, count in counted.items()]
 
     done = sum(counters.classes.values())
-    simple("envoy_http_downstream_rq_total", "counter", counters.total)
-    simple("envoy_http_downstream_rq_completed", "counter", done)
-    lines.append("# TYPE envoy_http_downstream_rq_xx counter")
-    for digit, count in counters.classes.items():
-        value = "nan" if broken else str(count)
-        lines.append(
-            f'envoy_http_downstream_rq_xx{{envoy_response_code_class="{digit}",'
-            f'envoy_http_conn_manager_prefix="{PROXY_PREFIX}"}} {value}'
-        )
-    for name in ("cx_total", "cx_destroy", "cx_http1_total", "cx_rx_bytes_total", "cx_tx_bytes_total", "rq_rx_reset",
-                 "rq_tx_reset", "rq_timeout", "rq_too_large", "rq_idle_timeout", "flow_control_paused_reading_total",
-                 "cx_max_duration_reached", "cx_drain_close", "rq_overload_close"):  # fmt: skip
-        simple(f"envoy_http_downstream_{name}", "counter", 0)
-    simple("envoy_http_downstream_rq_active", "gauge", counters.active)
-    simple("envoy_server_live", "gauge", 1, "{}")
-    for name in ("upstream_rq_total", "upstream_rq_completed", "upstream_rq_retry", "upstream_rq_retry_success",
-                 "upstream_cx_total", "upstream_cx_connect_fail", "membership_healthy"):  # fmt: skip
-        simple(f"envoy_cluster_{name}", "counter", 0, '{envoy_cluster_name="router"}')
-    lines.append("# TYPE envoy_http_downstream_rq_time histogram")
-    name = "envoy_http_downstream_rq_time"
-    rising = np.cumsum(counters.time.counts).tolist()
-    inside = on[1:-1]
-    for bound, count in zip(PROXY_TIME_BOUNDS, rising, strict=False):
-        lines.append(f'{name}_bucket{{{inside},le="{bound:g}"}} {count}')
-    lines.append(f'{name}_bucket{{{inside},le="+Inf"}} {rising[-1]}')
-    lines.append(f"{name}_sum{on} {counters.time.total:g}")
-    lines.append(f"{name}_count{on} {rising[-1]}")
+    for name in _PROXY_QUIET:
+        put(f"{http}_{name}", "counter", [(idle, 0), (where, 0)])
+    put(f"{http}_rq_total", "counter", [(idle, 1), (where, counters.total)])
+    put(f"{http}_rq_completed", "counter", [(idle, 1), (where, done)])
+    unused = dict.fromkeys(counters.classes, 0)
+    put(f"{http}_rq_xx", "counter", by_class(idle, unused | {2: 1}) + by_class(where, counters.classes))
+    at = where | {"envoy_listener_address": f"0.0.0.0_{PROXY_PORT}"}
+    put("envoy_listener_http_downstream_rq_completed", "counter", [(at, done)])
+    put("envoy_listener_http_downstream_rq_xx", "counter", by_class(at, counters.classes))
+    router = {"envoy_cluster_name": "router"}
+    for name in ("upstream_rq_total", "upstream_rq_completed", "upstream_rq_retry", "upstream_cx_connect_fail"):
+        put(f"envoy_cluster_{name}", "counter", [(router, 0)])
+    put("envoy_cluster_membership_healthy", "gauge", [(router, 1)])
+    put(f"{http}_rq_active", "gauge", [(idle, 0), (where, counters.active)])
+    put("envoy_server_live", "gauge", [({}, 1)])
+    lines.append(f"# TYPE {http}_rq_time histogram")
+    for on, found in ((idle, Histogram(PROXY_TIME_BOUNDS)), (where, counters.time)):
+        rising = np.cumsum(found.counts).tolist()
+        for bound, count in zip([*map(plain, PROXY_TIME_BOUNDS), "+Inf"], rising, strict=True):
+            lines.append(f"{http}_rq_time_bucket{labels(on | {'le': bound})} {count}")
+        lines.append(f"{http}_rq_time_sum{labels(on)} {plain(found.total)}")
+        lines.append(f"{http}_rq_time_count{labels(on)} {rising[-1]}")
     return "\n".join(lines) + "\n"
