@@ -128,7 +128,8 @@ def _managed(fields: dict[str, Any], **entry: str) -> dict[str, Any]:
     ],
 )
 def test_what_we_own_and_no_longer_ask_for_is_a_difference(fields: dict[str, Any], differs: bool) -> None:
-    body = {"metadata": {"labels": {"x/y": "1"}}, "spec": {"a": 1, "ports": [{"port": 80}], "set": [1]}}
+    body: dict[str, Any] = {"metadata": {"labels": {"x/y": "1"}}}
+    body["spec"] = {"a": 1, "ports": [{"port": 80}], "set": [1]}
     live = deepcopy(body) | {"spec": body["spec"] | {"gone": 1}}
     live["metadata"] = {"labels": {"x/y": "1"}} | _managed(fields)["metadata"]
     assert changed(body, live) is differs

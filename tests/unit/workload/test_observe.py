@@ -38,7 +38,8 @@ def _ready(status: str) -> list[dict[str, str]]:
 def test_what_was_applied_is_observed() -> None:
     objects = [o for o in preview(resource(), router_image="r:1") if o["kind"] != "ControllerRevision"]
     found = observe(resource(), objects)
-    assert found.conflicts == found.records == ()
+    assert found.conflicts == ()
+    assert found.records == ()
     arm = found.arms[1]
     assert (arm.prefill.exists, arm.prefill.replicas) == (True, 2)
     assert (arm.decode.exists, arm.decode.replicas) == (True, 4)
