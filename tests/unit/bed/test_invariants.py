@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from tests.bed.api import Json
@@ -12,12 +12,12 @@ from tests.unit.bed.objects import NAME, NAMESPACE, engines, entry, pod, resourc
 
 from specdecode.api import names
 
-KINDS = {"prefill": "StatefulSet", "decode": "StatefulSet", "router": "Deployment"}
+KINDS: dict[names.Role, str] = {"prefill": "StatefulSet", "decode": "StatefulSet", "router": "Deployment"}
+ENGINES: tuple[names.Role, ...] = ("prefill", "decode")
+Counts = dict[str, tuple[int, int, int]]
 
 
-def state(
-    sdd: Json, *, ready: dict[str, Any], wanted: dict[str, Any] | None = None, more: list[Json] | None = None
-) -> State:
+def state(sdd: Json, *, ready: Counts, wanted: Counts | None = None, more: Sequence[Json] = ()) -> State:
     """A state from counts such as {"1": (2, 4, 2)}: prefill, decode and router Pods that are ready, by revision.
 
     Workloads want as many, or what `wanted` says.
@@ -27,13 +27,13 @@ def state(
     for revision, counts in ready.items():
         for role, count, want in zip(KINDS, counts, (wanted or ready)[revision], strict=True):
             number = int(revision)
-            obj = routers(number, want) if role == "router" else engines(role, number, want)  # type: ignore[arg-type]
+            obj = routers(number, want) if role == "router" else engines(role, number, want)
             found = found.put((KINDS[role], NAMESPACE, obj["metadata"]["name"]), obj)
             for at in range(count):
-                one = pod(role, number, at)  # type: ignore[arg-type]
+                one = pod(role, number, at)
                 found = found.put(("Pod", NAMESPACE, one["metadata"]["name"]), one)
-    for obj in more or []:
-        found = found.put((("Pod"), NAMESPACE, obj["metadata"]["name"]), obj)
+    for obj in more:
+        found = found.put(("Pod", NAMESPACE, obj["metadata"]["name"]), obj)
     return found
 
 
@@ -57,7 +57,7 @@ def broken(before: State, kind: str, obj: Json) -> list[str]:
         pytest.param({"1": (2, 4, 2), "2": (1, 1, 1)}, "Deployment", routers(2, 0), id="fail at step 1"),
     ],
 )
-def test_the_worked_example_breaks_nothing(ready: dict[str, Any], kind: str, obj: Json) -> None:
+def test_the_worked_example_breaks_nothing(ready: Counts, kind: str, obj: Json) -> None:
     assert broken(state(resource(), ready=ready), kind, obj) == []
 
 
@@ -65,7 +65,7 @@ def test_the_worked_example_breaks_nothing(ready: dict[str, Any], kind: str, obj
     ("ready", "kind", "obj", "words"),
     [
         pytest.param(
-            {"1": (2, 4, 2), "2": (1, 0, 0)}, "StatefulSet", engines("decode", 1, 3), "ready decode Pods fall from 4 to 3",
+            {"1": (2, 4, 2), "2": (1, 0, 0)}, "StatefulSet", engines("decode", 1, 3), "decode Pods fall from 4 to 3",
             id="shrunk before the canary has grown",
         ),
         pytest.param(
@@ -94,7 +94,7 @@ def test_the_worked_example_breaks_nothing(ready: dict[str, Any], kind: str, obj
         ),
     ],
 )  # fmt: skip
-def test_a_write_that_breaks_invariant_1_is_named(ready: dict[str, Any], kind: str, obj: Json, words: str) -> None:
+def test_a_write_that_breaks_invariant_1_is_named(ready: Counts, kind: str, obj: Json, words: str) -> None:
     assert words in "; ".join(broken(state(resource(), ready=ready), kind, obj))
 
 
@@ -210,47 +210,34 @@ def write(at: float, version: int | None, resource_: str, obj: Json, verb: str =
 
 def history() -> list[Recorded]:
     found = [seen(0.0, 1, "SpecDecodeDeployment", resource())]
-    for at, role in enumerate(("prefill", "decode")):
-        found.append(seen(0.0, 10 + at, "StatefulSet", engines(role, 1, 4 if role == "decode" else 2)))  # type: ignore[arg-type]
+    for at, role in enumerate(ENGINES):
+        found.append(seen(0.0, 10 + at, "StatefulSet", engines(role, 1, 4 if role == "decode" else 2)))
     found += [seen(0.0, 20 + at, "Pod", pod("decode", 1, at)) for at in range(4)]
     return found
 
 
-def test_a_write_is_judged_by_what_was_there_before_it() -> None:
-    shrunk = write(10.0, 50, "statefulsets", engines("decode", 1, 3))
-    assert (
-        judge(history(), [shrunk])
-        == [
-            Breach(
-                10.0, 1, f"patch StatefulSet {NAMESPACE}/{NAME}-1-decode", "ready decode Pods fall from 4 to 3, below 4"
-            ),
-            Breach(
-                10.0,
-                1,
-                f"patch StatefulSet {NAMESPACE}/{NAME}-1-decode",
-                "stable's ready decode Pods fall to 3, and its weight 0.000 needs 4",
-            ),
-        ][: len(judge(history(), [shrunk]))]
-    )
-    grown = [
-        *history(),
+def canary_of_one() -> list[Recorded]:
+    return [
         seen(1.0, 30, "StatefulSet", engines("decode", 2, 1)),
         seen(2.0, 31, "Pod", pod("decode", 2, 0)),
     ]
+
+
+def test_a_write_is_judged_by_what_was_there_before_it() -> None:
+    shrunk = write(10.0, 50, "statefulsets", engines("decode", 1, 3))
+    what = "ready decode Pods fall from 4 to 3, below 4"
+    assert judge(history(), [shrunk]) == [Breach(10.0, 1, f"patch StatefulSet {NAMESPACE}/{NAME}-1-decode", what)]
+    grown = [*history(), *canary_of_one()]
     assert judge(grown, [shrunk]) == []
-    assert judge(grown, [write(10.0, 29, "statefulsets", engines("decode", 1, 3))]) != []
+    too_early = write(10.0, 29, "statefulsets", engines("decode", 1, 3))
+    assert [found.what for found in judge(grown, [too_early])] == [what]
 
 
 def test_a_pod_that_fell_ill_just_before_is_no_breach() -> None:
-    ready = [
-        *history(),
-        seen(1.0, 30, "StatefulSet", engines("decode", 2, 1)),
-        seen(2.0, 31, "Pod", pod("decode", 2, 0)),
-    ]
     shrunk = write(10.0, 50, "statefulsets", engines("decode", 1, 3))
     for fell, breaches in ((9.5, 0), (8.5, 1)):
         ill = seen(fell, 40, "Pod", pod("decode", 2, 0, ready=False), "MODIFIED")
-        assert len(judge([*ready, ill], [shrunk])) == breaches
+        assert len(judge([*history(), *canary_of_one(), ill], [shrunk])) == breaches
 
 
 def test_a_deletion_is_found_by_the_change_that_it_made() -> None:
