@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,22 +45,21 @@ def test_a_build_without_room_says_how_much_it_needs(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SPECDECODE_CACHE", str(tmp_path))
     monkeypatch.setattr(binaries, "NEEDED_DISK", 1 << 60)
     with pytest.raises(binaries.BuildError, match="SPECDECODE_CACHE"):
-        binaries.ensure(lambda line: None)
+        binaries.ensure(print)
     assert [path.name for path in (tmp_path / "bed").iterdir()] == ["build.lock"]
 
 
 def test_a_build_without_go_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPECDECODE_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(binaries.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(binaries.BuildError, match=r"Go 1\.26.*no go on PATH.*Install Go"):
-        binaries.ensure(lambda line: None)
+        binaries.ensure(print)
 
 
 def test_every_sister_module_is_replaced_by_its_published_twin() -> None:
-    theirs = (
-        "replace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n\tk8s.io/cri-api => ./staging/src/k8s.io/cri-api\n)\n"
-    )
+    lines = [f"\tk8s.io/{name} => ./staging/src/k8s.io/{name}\n" for name in ("cri-api", "api")]
+    theirs = "replace (\n" + "".join(lines) + ")\n"
     assert sister_modules(theirs) == ["k8s.io/api", "k8s.io/cri-api"]
     assert "\tk8s.io/cri-api => k8s.io/cri-api v0.37.2\n" in go_mod("1.37.2", sister_modules(theirs))
     committed = (BED / "kube" / "go.mod").read_text()
