@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     render.add_argument(
         "--router-image",
         default=os.environ.get("SPECDECODE_ROUTER_IMAGE", ROUTER_IMAGE),
-        help="image of routers where the resource names none; default: $SPECDECODE_ROUTER_IMAGE, else the operator's own",
+        help="image of routers where the resource names none; else $SPECDECODE_ROUTER_IMAGE, else the operator's",
     )
     analyze = offline("analyze", "Replay a recorded trace through the analysis that the file asks for.")
     analyze.add_argument("--trace", required=True, help="JSON Lines, one scrape a line; - is standard input")
