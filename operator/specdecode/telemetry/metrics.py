@@ -11,8 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
+
+# A second series for each counter and histogram, with nothing that anybody asks for.
+disable_created_metrics()
 
 RESOURCE: Final = ("namespace", "name")
 ARM: Final = (*RESOURCE, "revision", "arm")

@@ -1,0 +1,87 @@
+"""A stand-in for the API server's client: objects in a dictionary, writes in a list."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from specdecode.cluster.client import ApiError
+from specdecode.cluster.kinds import Kind, Object, kind_of
+
+Place = tuple[str, str | None, str]
+
+
+class Clock:
+    """Seconds that pass when told."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def merge(old: Any, new: Any) -> Any:
+    """Roughly what server-side apply does with fields that are all ours."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {key: merge(old.get(key), new[key]) if key in new else old[key] for key in {**old, **new}}
+    return copy.deepcopy(new)
+
+
+class FakeClient:
+    """Has `Client`'s calls. `refuse` makes writes fail; `before` runs ahead of each write."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Place, Object] = {}
+        self.writes: list[tuple[str, str, str]] = []
+        self.refuse: dict[tuple[str, str], ApiError] = {}
+        self.before: Callable[[str, str, str], None] | None = None
+        self.serial = 100
+
+    def place(self, obj: Object) -> Place:
+        return (obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"])
+
+    def add(self, obj: Object) -> Object:
+        """Put an object into the cluster, as somebody else would."""
+        self.serial += 1
+        stored = copy.deepcopy(obj)
+        stored["metadata"].setdefault("uid", f"uid-{self.serial}")
+        stored["metadata"]["resourceVersion"] = str(self.serial)
+        self.objects[self.place(stored)] = stored
+        return copy.deepcopy(stored)
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
+        found = self.objects.get((kind.kind, namespace, name))
+        if found is None:
+            raise ApiError(404, "NotFound", f"{kind.plural} {name} not found")
+        return copy.deepcopy(found)
+
+    async def create(self, obj: Object) -> Object:
+        self._write("create", obj)
+        if self.place(obj) in self.objects:
+            raise ApiError(409, "AlreadyExists", f"{obj['metadata']['name']} already exists")
+        return self.add(obj)
+
+    async def apply(self, obj: Object, subresource: str | None = None, manager: str = "specdecode-operator") -> Object:
+        self._write("apply" if subresource is None else f"apply_{subresource}", obj)
+        old = self.objects.get(self.place(obj))
+        wanted = obj["metadata"].get("resourceVersion")
+        if old is None and subresource is not None:
+            raise ApiError(404, "NotFound", "no such object")
+        if old is not None and wanted is not None and wanted != old["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        return self.add(merge(old, obj) if old is not None else obj)
+
+    async def delete(self, obj: Object, grace: int | None = None) -> Object:
+        self._write("delete" if grace is None else f"delete_{grace}", obj)
+        return self.objects.pop(self.place(obj), {})
+
+    def _write(self, verb: str, obj: Object) -> None:
+        kind_of(obj)
+        name = obj["metadata"]["name"]
+        if self.before is not None:
+            self.before(verb, obj["kind"], name)
+        if (obj["kind"], name) in self.refuse:
+            raise self.refuse[(obj["kind"], name)]
+        self.writes.append((verb, obj["kind"], name))
