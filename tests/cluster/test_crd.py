@@ -12,7 +12,7 @@ import pytest
 from tests.bed.api import ApiError, path_of
 from tests.bed.control_plane import Bed
 from tests.unit.api import rule_cases
-from tests.unit.api.rule_cases import ABSENT, PLAIN, Case, changed
+from tests.unit.api.rule_cases import ABSENT, Case, changed
 
 from specdecode.api import strict
 from specdecode.api.base import Rule
@@ -20,17 +20,16 @@ from specdecode.api.crd import schema
 
 pytestmark = pytest.mark.needs_bed
 
-CRDS: Final = Path(__file__).parents[2] / "crds"
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 NAMESPACE: Final = "crd"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Bed]:
-    with Bed() as bed:
-        bed.kubectl("apply", "--server-side", "-f", str(CRDS))
-        bed.kubectl("wait", "--for=condition=Established", "crd/specdecodedeployments.specdecode.dev", "--timeout=30s")
-        bed.namespace(NAMESPACE)
-        yield bed
+def server(bed: Bed) -> Iterator[Bed]:
+    """The bed, with a namespace for this module."""
+    bed.namespace(NAMESPACE)
+    yield bed
+    bed.api.delete("Namespace", None, NAMESPACE)
 
 
 def _try(server: Bed, resource: dict[str, Any]) -> dict[str, Any]:
@@ -162,5 +161,8 @@ def _sample(node: dict[str, Any], numbers: Iterator[int] | None = None) -> Any:
             return node["enum"][0] if "enum" in node else f"text {next(numbers)}"
 
 
-def test_the_plain_resource_is_created(server: Bed) -> None:
-    assert _try(server, PLAIN)["metadata"]["name"] == "plain"
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_taken(server: Bed, example: Path) -> None:
+    assert "created (server dry run)" in server.kubectl(
+        "apply", "--dry-run=server", "--validate=strict", "-n", NAMESPACE, "-f", str(example)
+    )
