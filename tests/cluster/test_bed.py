@@ -138,6 +138,25 @@ def test_a_lack_of_gpus_leaves_a_pod_unschedulable(bed: Bed, namespace: str) -> 
     eventually("the scarce resource named", lambda: "nvidia.com/gpu" in said())
 
 
+def test_pods_of_a_lost_node_stay_until_they_are_deleted_by_force(bed: Bed, namespace: str) -> None:
+    bed.api.apply(engines(namespace, "llm", 1, "decode", 1))
+    eventually("a ready Pod", lambda: ready(bed, namespace, 1))
+    first = bed.api.get("Pod", namespace, "llm-1-decode-0")
+    node = first["spec"]["nodeName"]
+    bed.lose_node(node)
+    try:
+        eventually("an unready Pod", lambda: ready(bed, namespace, 0))
+        bed.api.delete("Pod", namespace, "llm-1-decode-0")
+        time.sleep(1.5)
+        assert bed.api.get("Pod", namespace, "llm-1-decode-0")["metadata"]["uid"] == first["metadata"]["uid"]
+        bed.api.delete("Pod", namespace, "llm-1-decode-0", gracePeriodSeconds=0)
+        eventually("its successor", lambda: ready(bed, namespace, 1))
+        assert bed.api.get("Pod", namespace, "llm-1-decode-0")["spec"]["nodeName"] != node
+    finally:
+        bed.restore_node(node)
+    eventually("the Node back", lambda: is_true(bed.api.get("Node", None, node), "Ready"))
+
+
 def test_http_routes_are_accepted(bed: Bed, namespace: str, fleet: Fleet) -> None:
     route: Json = {
         "apiVersion": "gateway.networking.k8s.io/v1",

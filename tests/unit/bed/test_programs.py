@@ -70,7 +70,7 @@ def test_every_sister_module_is_replaced_by_its_published_twin() -> None:
 def test_stages_are_yaml_and_have_names_of_their_own() -> None:
     found = list(yaml.safe_load_all(stages.to_yaml(stages.stages("300ms", "1s", "2s"))))
     names = [stage["metadata"]["name"] for stage in found]
-    assert len(set(names)) == len(names) == 9
+    assert len(set(names)) == len(names) == 11
     delays = {
         stage["metadata"]["name"]: stage["spec"]["delay"]["durationFrom"]["expressionFrom"]
         for stage in found
