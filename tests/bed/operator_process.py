@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +22,7 @@ class OperatorProcess:
     Attributes:
         user: name that its requests have in the audit log.
         child: its process, for measuring it; `child.log` is its output.
+        url: where its /metrics, /healthz and /readyz are.
     """
 
     def __init__(
@@ -32,23 +34,26 @@ class OperatorProcess:
         user: str = OPERATOR,
         program: Sequence[str] = (str(PROGRAM),),
         name: str = "operator",
-        ready: Callable[[], object] | None = None,
+        wait: bool = True,
     ) -> None:
         """
         Args:
             bed: where it runs.
-            arguments: its command line, after `--kubeconfig FILE`.
+            arguments: its command line, after `--kubeconfig FILE --metrics-bind HOST:PORT`.
             kubeconfig: who it is; by default the user `OPERATOR`, who may do anything.
             user: that user's name.
             program: what to run.
             name: of its log file, where several run beside one bed.
-            ready: asked until it is true before `start` returns.
+            wait: whether `start` returns only when it says that it is ready.
         """
         self._bed = bed
-        self._command = [*program, "--kubeconfig", str(kubeconfig or bed.kubeconfig_of(user)), *arguments]
+        address = f"{bed.network.host}:{bed.network.free_port()}"
+        own = ["--kubeconfig", str(kubeconfig or bed.kubeconfig_of(user)), "--metrics-bind", address]
+        self._command = [*program, *own, *arguments]
         self._name = name
-        self._ready = ready
+        self._wait = wait
         self.user = user
+        self.url = f"http://{address}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -65,8 +70,20 @@ class OperatorProcess:
         environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         log = self._bed.state / f"{self._name}.log"
         self.child = Child.start(self._name, self._command, log, cwd=ROOT, env=environment)
-        if self._ready is not None:
-            wait_for("the operator", self._ready, 30, [self.child])
+        if self._wait:
+            wait_for("the operator", self._is_ready, 60, [self.child])
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def metrics(self) -> str:
+        """The page of its own metrics."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
 
     def kill(self) -> None:
         """Ends it at once, wherever it is: SIGKILL."""
