@@ -142,7 +142,7 @@ class EngineSpec(ApiModel):
         max_length=16,
         description="vLLM version in the image, such as 0.33.0; empty: read from the image's tag.",
     )
-    patched: Literal["Auto", "Yes", "No"] = Field(
+    patched: Literal["Auto", "Patched", "Unpatched"] = Field(
         default="Auto",
         description="Whether the image carries the project's patches. Auto: read from the image's name and tag "
         "(a tag with the suffix -specdecode); the Pods' own info metric is checked either way.",

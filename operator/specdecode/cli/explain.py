@@ -118,7 +118,7 @@ def _sentences(resource: SpecDecodeDeployment, now: float) -> Iterator[str]:
     if status.verdict is not None and status.canary is not None and status.verdict.revision == status.canary.revision:
         verdict = status.verdict
         yield (
-            f"The evidence since {ago(now - unix(verdict.at))} ago: {verdict.verdict} ({verdict.reason}). "
+            f"For {ago(now - unix(verdict.at))} the evidence has said {verdict.verdict} ({verdict.reason}). "
             f"{_sentence(verdict.message)}".rstrip()
         )
         if verdict.verdict in ("Inconclusive", "NoData"):

@@ -60,7 +60,7 @@ def detail(resource: SpecDecodeDeployment, now: float) -> list[str]:
             )
         )
     rows += [
-        ("Rejected", f"revision {r.revision} ({r.reason}), {_ago(r.at, now)}, {r.attempts} times: {r.message}")
+        ("Rejected", f"revision {r.revision} ({r.reason}), {_ago(r.at, now)}{_times(r.attempts)}: {r.message}")
         for r in status.rejected
     ]
     width = max(len(label) for label, _ in rows)
@@ -72,6 +72,10 @@ def _revision(arm: RevisionStatus) -> str:
         f"revision {arm.revision}: {arm.prefill} prefill, {arm.decode} decode, {arm.router} router Pods ready, depth "
         f"{arm.depth}, {arm.image}"
     )
+
+
+def _times(attempts: int) -> str:
+    return f", {attempts} times by now" if attempts > 1 else ""
 
 
 def _age(resource: SpecDecodeDeployment, now: float) -> str:

@@ -279,7 +279,7 @@ def _tunings(spec: SpecDecodeDeploymentSpec) -> Iterator[Fault]:
     elif host_copy == "Never" and not is_patched:
         message = (
             "needs the project's patched image: an unpatched one copies whenever a request needs the ids; write Auto, "
-            "or set spec.engine.image (and spec.engine.patched: Yes, if its tag doesn't say so)"
+            "or set spec.engine.image (and spec.engine.patched: Patched, if its tag doesn't say so)"
         )
         yield Fault("spec.speculation.hostCopy", host_copy, message)
     elif host_copy == "Never":

@@ -97,4 +97,4 @@ def patched(spec: SpecDecodeDeploymentSpec) -> bool:
     """Whether the image is taken to carry the project's patches. What its Pods say of themselves is checked apart."""
     if spec.engine.patched == "Auto":
         return image_tag(spec.engine.image).endswith(PATCHED_SUFFIX)
-    return spec.engine.patched == "Yes"
+    return spec.engine.patched == "Patched"

@@ -104,7 +104,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         [
             ON_TRIAL,
             DEADLINE,
-            "The evidence since 30s ago: NoData (NoTraffic). The canary has had no request for 3 min.",
+            "For 30s the evidence has said NoData (NoTraffic). The canary has had no request for 3 min.",
             "No request reaches the canary: send traffic to Service plain. Without data it is held, neither promoted "
             "nor rolled back.",
         ],
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         [
             ON_TRIAL,
             DEADLINE,
-            "The evidence since 30s ago: Inconclusive (NotEnoughEvidence). about 40 s more should tell.",
+            "For 30s the evidence has said Inconclusive (NotEnoughEvidence). about 40 s more should tell.",
             "Acceptance length of revision 1 (stable): 3.41 (3.38 to 3.44), by position 0.92 0.81 0.68, from 52000 "
             "drafts of 900 requests.",
             "Acceptance length of revision 2 (canary): 3.39, from 600 drafts of 12 requests.",
@@ -139,7 +139,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         [
             ON_TRIAL,
             DEADLINE,
-            "The evidence since 30s ago: Inconclusive (SplitByConnection). It fell by 9 %.",
+            "For 30s the evidence has said Inconclusive (SplitByConnection). It fell by 9 %.",
             "Split by request with traffic.gateway; or, if many clients share the traffic evenly, set "
             "analysis.connectionSplit to Trust.",
         ],

@@ -47,7 +47,7 @@ def test_one_in_full() -> None:
         "requests.",
         "Verdict     revision 2: Pass (AcceptanceHeld), 60s ago: It held.",
         "Tunings     revision 1 decode: depth 3, lookaheadBackoff Unknown, hostCopy auto, topKSharing Unknown",
-        "Rejected    revision 7 (Aborted), 5m ago, 2 times: By hand.",
+        "Rejected    revision 7 (Aborted), 5m ago, 2 times by now: By hand.",
     ]
 
 

@@ -50,8 +50,8 @@ def test_version_of(image: str, version: str, text: str, series: str, known: boo
         ("v:0.33.0-specdecode", "Auto", True),
         ("v:0.33.0", "Auto", False),
         ("v@sha256:" + "0" * 64, "Auto", False),
-        ("v@sha256:" + "0" * 64, "Yes", True),
-        ("v:0.33.0-specdecode", "No", False),
+        ("v@sha256:" + "0" * 64, "Patched", True),
+        ("v:0.33.0-specdecode", "Unpatched", False),
     ],
 )
 def test_patched(image: str, said: str, expected: bool) -> None:
