@@ -290,6 +290,7 @@ class Bed:
             f"--cidr={self.network.pods}",
             f"--node-ip={self.network.host}",
             "--manage-all-nodes=true",
+            "--node-lease-duration-seconds=40",  # 0, its default, lets Nodes seem dead after a while
         )
 
     def _make_nodes(self) -> None:
