@@ -22,6 +22,8 @@ PROGRAM: Final = ("vllm", "serve")
 MODEL_MOUNT: Final = "/models"
 CACHE_MOUNT: Final = "/cache"
 
+_JSON_ARRAYS: Final = ("allowed-headers", "allowed-methods", "allowed-origins")
+_REPEATED: Final = ("middleware",)
 _BACKOFF: Final = {"Auto": "auto", "Upstream": "upstream", "Disabled": "off"}
 
 
@@ -104,16 +106,20 @@ def merged_env(spec: SpecDecodeDeploymentSpec, role: EngineRole) -> dict[str, En
 
 
 def flag_words(flag: str, value: str) -> list[str]:
-    """One flag as words of a command line: "" is a bare flag, a JSON array is several values."""
+    """One flag as words of a command line: "" is a bare flag, a JSON array is several values.
+
+    Two kinds of vLLM's flags want an array otherwise: as JSON, or as one flag for each value.
+    """
     if not value:
         return [f"--{flag}"]
-    if value.lstrip().startswith("["):
+    if value.lstrip().startswith("[") and flag not in _JSON_ARRAYS:
         try:
             several = json.loads(value)
         except ValueError:
             several = None
         if isinstance(several, list) and several:
-            return [f"--{flag}", *(v if isinstance(v, str) else json.dumps(v) for v in several)]
+            values = [v if isinstance(v, str) else json.dumps(v) for v in several]
+            return [w for v in values for w in (f"--{flag}", v)] if flag in _REPEATED else [f"--{flag}", *values]
     # argparse would take a value with a dash in front for a flag.
     return [f"--{flag}={value}"] if value.startswith("-") else [f"--{flag}", value]
 

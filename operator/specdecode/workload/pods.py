@@ -27,6 +27,7 @@ def template(labels: dict[str, str], spec: dict[str, Any], engine: EngineSpec) -
     """A Pod template with what every Pod of a deployment has. It admits to the restricted Pod security standard."""
     common: dict[str, Any] = {
         "automountServiceAccountToken": False,
+        # A Service named vllm would otherwise put VLLM_PORT=tcp://... into every container.
         "enableServiceLinks": False,
         "securityContext": deepcopy(POD_SECURITY),
         # The labels to count by are put in when the revision has a number.

@@ -41,7 +41,7 @@ def test_everything_set() -> None:
     changes = {
         "model.revision": "main",
         "model.servedName": "glm",
-        "engine.args": {"seed": "7", "enable-lora": "", "middleware": '["a.b", "c.d"]'},
+        "engine.args": {"seed": "7", "enable-lora": "", "lora-modules": '["a=/a", "b=/b"]'},
         "engine.cudagraphCaptureSizes": [4, 8, 16],
         "topology.prefill.args": {"seed": "8", "max-model-len": "8k"},
         "topology.prefill.parallelism": {"tensor": 4, "pipeline": 2, "data": 2, "expert": True},
@@ -58,7 +58,7 @@ def test_everything_set() -> None:
         '"kv_role":"kv_producer"',
     ):
         assert expected in text
-    assert words[-8:] == ["--enable-lora", "--max-model-len", "8k", "--middleware", "a.b", "c.d", "--seed", "8"]
+    assert words[-8:] == ["--enable-lora", "--lora-modules", "a=/a", "b=/b", "--max-model-len", "8k", "--seed", "8"]
     assert "kv_load_failure_policy" not in text
 
 
@@ -77,6 +77,11 @@ def test_everything_set() -> None:
 )
 def test_flag_words(value: str, words: list[str]) -> None:
     assert flag_words("x", value) == words
+
+
+def test_flags_that_take_an_array_otherwise() -> None:
+    assert flag_words("middleware", '["a.b", "c.d"]') == ["--middleware", "a.b", "--middleware", "c.d"]
+    assert flag_words("allowed-origins", '["*"]') == ["--allowed-origins", '["*"]']
 
 
 @pytest.mark.parametrize(
