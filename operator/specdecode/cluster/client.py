@@ -72,14 +72,16 @@ class Client:
     Args:
         config: from `configuration`.
         metrics: where writes are counted.
-        permit: called just before each write; raises `NotLeaderError` to forbid it.
+        timeout: seconds of one request; a list's page has six times as long.
     """
 
-    def __init__(self, config: Configuration, metrics: Metrics, permit: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, config: Configuration, metrics: Metrics, timeout: float = TIMEOUT) -> None:
         self._api = ApiClient(config)
         self._api.user_agent = _AGENT
         self._metrics = metrics
-        self.permit = permit
+        self._timeout = timeout
+        self.permit: Callable[[], None] = lambda: None
+        """Called just before each write; raises `NotLeaderError` to forbid it."""
 
     async def close(self) -> None:
         """Close its connections."""
@@ -106,7 +108,7 @@ class Client:
         token = ""
         while True:
             page = await self._ask(
-                "GET", kind.path(namespace), query=[*query, ("continue", token)] if token else query, limit=6 * TIMEOUT
+                "GET", kind.path(namespace), query=[*query, ("continue", token)] if token else query, patience=6.0
             )
             items.extend({"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or [])
             metadata = page.get("metadata") or {}
@@ -199,9 +201,10 @@ class Client:
         query: list[tuple[str, str]] | None = None,
         body: Object | None = None,
         content: str = "application/json",
-        limit: float = TIMEOUT,
+        patience: float = 1.0,
     ) -> Object:
         headers = {"Accept": "application/json", "Content-Type": content}
+        limit = patience * self._timeout
         try:
             request = await self._api.param_serialize(
                 method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]

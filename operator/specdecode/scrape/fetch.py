@@ -84,9 +84,9 @@ class Scraper:
         if self._session is not None:
             await self._session.close()
 
-    async def scrape(self, targets: Iterable[Target], timeout: float) -> list[Scraped]:  # noqa: ASYNC109
-        """One page of each target, in the order given, each within ``timeout`` seconds."""
-        return await asyncio.gather(*(self._one(target, timeout) for target in targets))
+    async def scrape(self, targets: Iterable[Target], limit: float) -> list[Scraped]:
+        """One page of each target, in the order given, each within ``limit`` seconds."""
+        return await asyncio.gather(*(self._one(target, limit) for target in targets))
 
     async def _one(self, target: Target, limit: float) -> Scraped:
         began = time.monotonic()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Callable
-from typing import Any
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from specdecode.cluster.client import ApiError
 from specdecode.cluster.kinds import Kind, Object, kind_of
 
+T = TypeVar("T")
 Place = tuple[str, str | None, str]
 
 
@@ -20,6 +23,35 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class _NoWait(selectors.SelectSelector):
+    """Instead of waiting lets the loop's time pass."""
+
+    passed = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if not found and timeout is not None and timeout > 0:
+            self.passed += timeout
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while all its tasks wait, and then at once."""
+
+    def __init__(self) -> None:
+        self._no_wait = _NoWait()
+        super().__init__(self._no_wait)
+
+    def time(self) -> float:
+        return self._no_wait.passed
+
+
+def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end without waiting for anything."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
 
 
 def merge(old: Any, new: Any) -> Any:
