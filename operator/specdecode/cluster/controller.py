@@ -47,11 +47,11 @@ class Tracked:
     evidence: Evidence
     rounds: Rounds
     log: ResourceLogger
+    last_write: float
+    """When status was last written, Unix seconds; for all that we know when this process began."""
     today: tuple[int, Today] | None = None
     """For a generation."""
     write_errors: tuple[str, ...] = ()
-    last_write: float = float("-inf")
-    """When status was last written, Unix seconds."""
     seen: tuple[Snapshot, Plan] | None = None
     said: str = ""
 
@@ -284,7 +284,7 @@ class Controller:
         evidence = Evidence(saved if isinstance(saved, dict) else {})
         rounds = Rounds(self._scraper, evidence, self._metrics, self._clock, lambda news: self._scraped(key, news=news))
         rounds.start(f"{key[0]}/{key[1]}")
-        tracked = Tracked(uid, evidence, rounds, ResourceLogger(log, *key))
+        tracked = Tracked(uid, evidence, rounds, ResourceLogger(log, *key), self._clock())
         self._tracked[key] = tracked
         return tracked
 

@@ -167,12 +167,14 @@ class Evidence:
         known = None
         if baseline is not None and baseline.revision == stable and baseline.length:
             known = Baseline(tuple(map(float, baseline.positions)), float(baseline.length), float(baseline.drafts))
+        self.suspicion = None
         try:
             self._guard = Guard(policy, now=now, baseline=known, state=saved if first else None)
+            if first and saved is not None:
+                self.suspicion = self._guard.look(now)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             log.warning("the guard's saved state can't be read, it starts afresh: %r", error)
             self._guard = Guard(policy, now=now, baseline=known)
-        self.suspicion = None
 
     def _read(self, name: str, revision: int | None) -> Mapping[str, Any] | None:
         saved = self._saved.get(name)

@@ -72,7 +72,7 @@ def snapshot(
         mutable_inputs=known.mutable_inputs,
         conflicts=observed.conflicts,
         write_errors=write_errors,
-        acceptance=evidence.summaries(now),
+        acceptance=_remembered(resource) | evidence.summaries(now),
         guard=evidence.suspicion,
         rendering=known.rendering,
     )
@@ -91,3 +91,18 @@ def _tunings(observed: Observed, evidence: Evidence) -> dict[int, TuningReport]:
         }
         found[record.number] = report(record.number, record.spec, evidence.infos(arm), expected)
     return found
+
+
+def _remembered(resource: SpecDecodeDeployment) -> dict[int, dict[str, Any]]:
+    """Acceptance as status has it: the last that was known, where nothing was drafted since."""
+    return {
+        arm.revision: {
+            "positions": tuple(map(float, arm.positions)),
+            "length": float(arm.length),
+            "drafts": arm.drafts,
+            "requests": arm.requests,
+            "interval": tuple(map(float, arm.interval)) or None,
+        }
+        for arm in resource.status.acceptance
+        if arm.length
+    }
