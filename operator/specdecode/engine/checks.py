@@ -20,7 +20,7 @@ from specdecode.api.topology import RoleSpec
 from .command import disaggregated, merged_args, merged_env
 from .environment import OWNED_ENV
 from .templates import check_templates, own_container
-from .versions import BACKOFF_KEY, MULTI_MODULE_NAMES, patched, version_of
+from .versions import BACKOFF_KEY, MULTI_MODULE_NAMES, VersionTable, patched, version_of
 
 REFUSED_FLAGS: Final[dict[str, str]] = {
     "data-parallel-address": "a replica is one Pod: remove it",
@@ -30,6 +30,7 @@ REFUSED_FLAGS: Final[dict[str, str]] = {
     "data-parallel-rank": "a replica is one Pod: remove it",
     "data-parallel-size-local": "a replica is one Pod: remove it",
     "data-parallel-start-rank": "a replica is one Pod: remove it",
+    "disable-expert-parallel": "set spec.topology.<role>.parallelism.expert instead: remove it",
     "disable-log-stats": "the counters of acceptance would be gone, and no change could be judged: remove it",
     "headless": "the Pod would answer nobody: remove it",
     "hf-token": "secrets don't belong in a spec: set spec.model.source.huggingFace.tokenSecretRef",
@@ -87,10 +88,6 @@ def _args_path(spec: SpecDecodeDeploymentSpec, role: EngineRole, flag: str) -> s
     return f"spec.topology.{role}.args.{flag}" if here else f"spec.engine.args.{flag}"
 
 
-def _on(args: Mapping[str, str], flag: str) -> bool:
-    return flag in args and args[flag].lower() not in ("false", "0")
-
-
 def _warning(path: str, value: str, message: str, reason: str) -> Fault:
     return Fault(path, value, message, reason=reason, severity="warning")
 
@@ -119,14 +116,25 @@ def _flags(spec: SpecDecodeDeploymentSpec) -> Iterator[Fault]:
     sources |= {f"spec.topology.{role}.args": part.args for role, part, _ in _roles(spec)}
     for path, args in sources.items():
         for flag, value in args.items():
-            if flag.removeprefix("no-") in REFUSED_FLAGS and not flag.startswith("no-"):
-                if _on(args, flag):
-                    yield Fault(f"{path}.{flag}", value, REFUSED_FLAGS[flag])
-            elif version.known and not version.table.takes(flag):
-                near = get_close_matches(flag, version.table.flags, n=1)
-                remedy = f"did you mean {near[0]}?" if near else "remove it"
-                message = f"vLLM {version.table.name} has no such flag and would not start: {remedy}"
+            if flag in REFUSED_FLAGS:
+                yield Fault(f"{path}.{flag}", value, REFUSED_FLAGS[flag])
+            elif version.known and (message := _unknown_or_misused(version.table, flag, value)):
                 yield Fault(f"{path}.{flag}", value, message)
+
+
+def _unknown_or_misused(table: VersionTable, flag: str, value: str) -> str:
+    """What vLLM's parser would have against a flag; empty: nothing."""
+    arity = table.arity(flag)
+    if arity is None:
+        near = get_close_matches(flag, table.flags, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "remove it"
+        return f"vLLM {table.name} has no such flag and would not start: {remedy}"
+    if arity == "none" and value:
+        off = f", or no-{flag} to turn it off" if flag in table.switches else ""
+        return f'stands alone, and vLLM would not start: write "" as its value{off}'
+    if arity == "value" and not value:
+        return "takes a value, and vLLM would not start without: write one"
+    return ""
 
 
 def _batch_tokens(spec: SpecDecodeDeploymentSpec) -> Iterator[Fault]:
@@ -141,7 +149,7 @@ def _batch_tokens(spec: SpecDecodeDeploymentSpec) -> Iterator[Fault]:
             yield Fault(path, str(tokens), f"leaves no room beside {depth} draft tokens: write more than {depth}")
         elif sequences is not None and tokens < sequences:
             yield Fault(path, str(tokens), f"is under max-num-seqs ({sequences}): raise it, or lower max-num-seqs")
-        elif sequences is not None and _on(args, "enable-lora") and tokens < sequences * (depth + 1):
+        elif sequences is not None and "enable-lora" in args and tokens < sequences * (depth + 1):
             least = sequences * (depth + 1)
             message = f"is under max-num-seqs * (depth + 1) = {least}, which LoRA needs: write {least} or more"
             yield Fault(path, str(tokens), message)
@@ -199,7 +207,7 @@ def _environment(spec: SpecDecodeDeploymentSpec) -> Iterator[Fault]:
         return
     for role, _, args in _roles(spec):
         for variable in merged_env(spec, role).values():
-            if variable.name != "PYTORCH_CUDA_ALLOC_CONF" or _on(args, "enable-cumem-allocator"):
+            if variable.name != "PYTORCH_CUDA_ALLOC_CONF" or "enable-cumem-allocator" in args:
                 continue
             if "expandable_segments:True" in (variable.value or ""):
                 message = (

@@ -11,6 +11,7 @@ from specdecode.api.names import GROUP, LABEL_MANAGED_BY, Role
 from specdecode.api.owned import OWNED_FLAGS, owned
 
 from .environment import OWNED_ENV
+from .versions import other_form
 
 _LISTS: Final = ("containers", "initContainers", "volumes")
 _CONTAINER_LISTS: Final = ("args", "command", "env", "ports", "volumeMounts")
@@ -19,18 +20,17 @@ _CONTROLLED: Final = {
     "restartPolicy": "serving Pods are always restarted",
     "subdomain": "Pods are found under their headless Service",
 }
-ABBREVIATIONS: Final = {
+ENGINE_SHORT: Final = {
     "dp": "data-parallel-size",
     "ep": "enable-expert-parallel",
     "pp": "pipeline-parallel-size",
     "sc": "speculative-config",
     "tp": "tensor-parallel-size",
 }
-"""Short names of owned flags, from vLLM's engine/arg_utils.py."""
+"""Short names of vLLM's owned flags, from its engine/arg_utils.py."""
 
 ROUTER_FLAGS: Final[dict[str, str]] = {
     "decode": "nothing: the operator lists the Pods",
-    "health-check-interval-secs": "nothing: the operator sets it",
     "host": "nothing: the operator sets it",
     "kv-connector": "topology.kvTransfer.connector",
     "policy": "topology.router.policy",
@@ -43,7 +43,14 @@ ROUTER_FLAGS: Final[dict[str, str]] = {
     "vllm-pd-disaggregation": "topology.prefill",
     "worker-urls": "nothing: the operator lists the Pods",
 }
-"""vllm-router's flags that the operator writes, each with the field that a person sets instead."""
+"""vllm-router's flags that the operator writes, each with the field that a person sets instead. Those of its health
+checks aren't among them: a person's stand after the operator's and so above them."""
+
+PROXY_FLAGS: Final[dict[str, str]] = {
+    "config-path": "nothing: the operator writes the configuration",
+    "config-yaml": "nothing: the operator writes the configuration",
+}
+"""Envoy's, likewise."""
 
 
 def check_templates(spec: SpecDecodeDeploymentSpec) -> Iterator[Fault]:
@@ -73,9 +80,10 @@ def owned_by(word: str, flags: Mapping[str, str]) -> str | None:
         return None
     bare = word.lstrip("-").partition("=")[0].partition(".")[0].replace("_", "-")
     if not word.startswith("--"):
-        return ABBREVIATIONS.get(bare) if flags is OWNED_FLAGS else None
+        short = {"c": "config-path"} if flags is PROXY_FLAGS else ENGINE_SHORT if flags is OWNED_FLAGS else {}
+        return short.get(bare)
     if flags is OWNED_FLAGS:
-        return owned(bare)
+        return owned(bare) or owned(other_form(bare))
     return next((flag for flag in flags if flag.startswith(bare)), None)
 
 
@@ -148,7 +156,7 @@ def _container(path: str, role: Role, container: Mapping[str, Any]) -> Iterator[
     if "image" in container:
         field = "spec.topology.router.image" if role == "router" else "spec.engine.image"
         yield Fault(f"{path}.image", str(container["image"]), f"is set by {field}: set it there and remove it here")
-    flags = {"vllm": OWNED_FLAGS, "router": ROUTER_FLAGS}.get(name, {})
+    flags = {"vllm": OWNED_FLAGS, "router": ROUTER_FLAGS, "proxy": PROXY_FLAGS}[name]
     for key in ("command", "args"):
         yield from _words(f"{path}.{key}", container.get(key, []), flags)
     for i, variable in enumerate(container.get("env", [])):

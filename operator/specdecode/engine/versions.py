@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Final, Literal
 
 import yaml
 
@@ -32,8 +32,14 @@ class VersionTable:
     """What one minor version of vLLM takes."""
 
     series: tuple[int, int]
-    flags: frozenset[str]
-    """Long names of the flags of ``vllm serve``, without dashes in front."""
+    switches: frozenset[str]
+    """Flags that are on as ``x`` and off as ``no-x``."""
+    bare: frozenset[str]
+    """Flags that are on as ``x`` and have no other form."""
+    values: frozenset[str]
+    """Flags that take a value."""
+    inverses: bool
+    """Whether a switch ``enable-x`` is also off as ``disable-x``, and ``disable-x`` as ``enable-x``."""
     connectors: Mapping[str, str]
     """vLLM's class by the name in ``topology.kvTransfer.connector``."""
 
@@ -42,11 +48,18 @@ class VersionTable:
         """Such as ``0.33``."""
         return f"{self.series[0]}.{self.series[1]}"
 
-    def takes(self, flag: str) -> bool:
-        """Whether ``vllm serve`` has the flag, or one that it negates (``no-x`` of x, ``disable-x`` of enable-x)."""
-        bare = flag.removeprefix("no-")
-        inverse = re.sub("^(enable|disable)-", lambda m: "disable-" if m[1] == "enable" else "enable-", bare)
-        return bare in self.flags or inverse in self.flags
+    @property
+    def flags(self) -> frozenset[str]:
+        """Long names of all flags of ``vllm serve``, without dashes in front."""
+        return self.switches | self.bare | self.values
+
+    def arity(self, flag: str) -> Literal["none", "value"] | None:
+        """Whether a flag, in any of its forms, stands alone or takes a value; None: there is no such flag."""
+        if flag in self.values:
+            return "value"
+        positive = flag.removeprefix("no-")
+        forms = {positive, other_form(positive)} if self.inverses else {positive}
+        return "none" if flag in self.bare or forms & self.switches else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +76,23 @@ class EngineVersion:
 @cache
 def tables() -> tuple[VersionTable, ...]:
     """Every known version, the newest last."""
-    flags = yaml.safe_load(files("specdecode.engine").joinpath("flags.yaml").read_text(encoding="utf-8"))
-    common = frozenset(flags.pop("common").split())
-    connectors = {"Nixl": "NixlConnector", "NixlPush": "NixlPushConnector"}
+    stored = yaml.safe_load(files("specdecode.engine").joinpath("flags.yaml").read_text(encoding="utf-8"))
+    common = stored.pop("common")
     found = []
-    for name, more in flags.items():
+    for name, own in stored.items():
         major, minor = (int(part) for part in name.split("."))
-        found.append(VersionTable((major, minor), common | frozenset(more.split()), connectors))
+        switches, bare, values = (
+            frozenset(common[kind].split()) | frozenset(own.get(kind, "").split())
+            for kind in ("switches", "bare", "values")
+        )
+        connectors = {"Nixl": "NixlConnector", "NixlPush": "NixlPushConnector"}
+        found.append(VersionTable((major, minor), switches, bare, values, own["inverses"], connectors))
     return tuple(sorted(found, key=lambda table: table.series))
+
+
+def other_form(flag: str) -> str:
+    """``disable-x`` for ``enable-x`` and the other way round; another flag as it is."""
+    return re.sub("^(enable|disable)-", lambda found: "disable-" if found[1] == "enable" else "enable-", flag)
 
 
 def image_tag(image: str) -> str:

@@ -18,7 +18,6 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
         "LoRA with room",
         {"engine.args": {"enable-lora": "", "max-num-seqs": "16", "max-num-batched-tokens": "64"}},
     ),
-    ("LoRA off", {"engine.args": {"enable-lora": "false", "max-num-seqs": "16", "max-num-batched-tokens": "32"}}),
     ("small blocks", {"engine.args": {"block-size": "1", "no-enable-prefix-caching": ""}}),
     ("capture sizes", {"engine.args": {"compilation-config": '{"cudagraph_capture_sizes": [1, 4]}'}}),
     (
@@ -61,12 +60,19 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("a level instead of an object", {"engine.args": {"compilation-config": "3"}}),
-    ("log statistics kept", {"engine.args": {"no-disable-log-stats": ""}}),
     ("always copy, patched", {"speculation.hostCopy": "Always"}),
 ]
 
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("typo", {"engine.args": {"max-model-length": "1"}}, "spec.engine.args.max-model-length", "max-model-len?"),
+    ("a switch with a value", {"engine.args": {"enable-lora": "true"}}, "spec.engine.args.enable-lora", 'write ""'),
+    ("a value that is missing", {"engine.args": {"seed": ""}}, "spec.engine.args.seed", "takes a value"),
+    (
+        "an owned switch the other way round",
+        {"engine.args": {"disable-expert-parallel": ""}},
+        "spec.engine.args.disable-expert-parallel",
+        "parallelism.expert",
+    ),
     ("log statistics", {"engine.args": {"disable-log-stats": ""}}, "spec.engine.args.disable-log-stats", "acceptance"),
     ("TLS", {"topology.decode.args": {"ssl-keyfile": "/k"}}, "spec.topology.decode.args.ssl-keyfile", "plain HTTP"),
     ("token in the spec", {"engine.args": {"hf-token": "x"}}, "spec.engine.args.hf-token", "tokenSecretRef"),

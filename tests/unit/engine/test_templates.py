@@ -9,8 +9,9 @@ import pytest
 from specdecode.api.owned import OWNED_FLAGS
 from specdecode.engine.checks import check
 from specdecode.engine.templates import ROUTER_FLAGS, own_container, owned_by
+from specdecode.workload import render
 
-from .specs import spec
+from .specs import resource, spec
 
 
 def _faults(role: str, template: dict[str, Any]) -> list[tuple[str, str]]:
@@ -30,6 +31,7 @@ def _container(**fields: Any) -> dict[str, Any]:
         ("--speculative-config.method=mtp", "speculative-config"),
         ("--speculative-c", "speculative-config"),
         ("--no-enable-expert-parallel", "enable-expert-parallel"),
+        ("--disable-expert-parallel", "enable-expert-parallel"),
         ("-tp", "tensor-parallel-size"),
         ("-tp=4", "tensor-parallel-size"),
         ("-dp", "data-parallel-size"),
@@ -69,6 +71,26 @@ def test_owned_flags_are_refused_in_both_roles(role: str, where: str) -> None:
     assert len(found) == 1
     assert found[0][0] == f"spec.topology.{role}.podTemplate.spec.containers[0].{where}[1]"
     assert "--port" in found[0][1]
+
+
+@pytest.mark.parametrize("word", ["-c", "--config-path", "--config-yaml=x"])
+def test_the_proxys_configuration_is_the_operators(word: str) -> None:
+    found = _faults("router", _container(name="proxy", args=[word]))
+    assert [path for path, _ in found] == ["spec.topology.router.podTemplate.spec.containers[0].args[0]"]
+
+
+def test_every_flag_that_the_operator_writes_is_owned() -> None:
+    changes = {
+        "model.revision": "main",
+        "engine.cudagraphCaptureSizes": [4],
+        "topology.decode.parallelism": {"tensor": 2, "pipeline": 2, "data": 2, "expert": True},
+    }
+    rendering = render(resource(changes), router_image="r:1")
+    for role, flags in (("decode", OWNED_FLAGS), ("router", ROUTER_FLAGS)):
+        words = rendering[role]["spec"]["containers"][-1]["args"]
+        written = {w for w in words if w.startswith("--") and "-startup-" not in w and not w.startswith("--health-")}
+        assert len(written) > 5
+        assert [w for w in written if owned_by(w, flags) != w[2:]] == []
 
 
 def test_owned_flags_are_refused_in_the_router() -> None:

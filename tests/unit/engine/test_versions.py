@@ -66,18 +66,22 @@ def test_tables_are_ordered_and_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "known"),
+    ("flag", "old", "new"),
     [
-        ("max-model-len", True),
-        ("no-enable-prefix-caching", True),
-        ("disable-prefix-caching", True),
-        ("enable-log-stats", True),
-        ("max-model-length", False),
-        ("no-such-flag", False),
+        ("max-model-len", "value", "value"),
+        ("no-max-model-len", None, None),
+        ("enable-prefix-caching", "none", "none"),
+        ("no-enable-prefix-caching", "none", "none"),
+        ("disable-prefix-caching", None, "none"),
+        ("disable-log-stats", "none", "none"),
+        ("no-disable-log-stats", None, None),
+        ("monokernel", None, "none"),
+        ("watchdog-config", None, "value"),
+        ("max-model-length", None, None),
     ],
 )
-def test_takes(flag: str, known: bool) -> None:
-    assert tables()[-1].takes(flag) is known
+def test_arity(flag: str, old: str | None, new: str | None) -> None:
+    assert [table.arity(flag) for table in tables()] == [old, new]
 
 
 def test_every_flag_that_is_owned_exists() -> None:
