@@ -12,6 +12,7 @@ from specdecode.api.names import revision_name
 from specdecode.rollout.types import RevisionRecord
 
 from .meta import manifest
+from .render import FORMAT
 
 
 def controller_revision(resource: SpecDecodeDeployment, record: RevisionRecord) -> dict[str, Any]:
@@ -28,12 +29,15 @@ def record(stored: Mapping[str, Any]) -> RevisionRecord:
     """The record that a ControllerRevision keeps, its spec read by today's model.
 
     Raises:
-        ValueError: the object holds no record, or today's model can't read its spec.
+        ValueError: the object holds no record, a later operator wrote it in another format, or today's model can't
+            read its spec.
     """
     data = stored.get("data") or {}
     name = stored["metadata"]["name"]
     if not isinstance(data.get("spec"), dict) or not isinstance(data.get("rendering"), dict):
         raise ValueError(f"ControllerRevision {name} holds no spec and rendering")
+    if (wrote := data["rendering"].get("format", FORMAT)) != FORMAT:
+        raise ValueError(f"ControllerRevision {name} has format {wrote}, written by a later operator: upgrade this one")
     try:
         spec = SpecDecodeDeploymentSpec.model_validate(data["spec"])
     except pydantic.ValidationError as error:

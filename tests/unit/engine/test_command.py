@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specdecode.api.names import EngineRole
+from specdecode.api.owned import owned
 from specdecode.engine.command import (
     additional_config,
     command,
@@ -18,6 +21,7 @@ from specdecode.engine.command import (
     side_channel_ports,
     speculative_config,
 )
+from specdecode.engine.versions import tables
 
 from .specs import UNPATCHED, spec
 
@@ -206,3 +210,17 @@ def test_configurations_are_json_that_vllm_can_read() -> None:
     words = command(spec(), "decode")
     for flag in ("--speculative-config", "--kv-transfer-config", "--additional-config"):
         assert isinstance(json.loads(words[words.index(flag) + 1]), dict)
+
+
+_FREE = sorted(flag for flag in tables()[-1].flags if not owned(flag))
+_ARGS = st.dictionaries(st.sampled_from(_FREE), st.sampled_from(["", "1", "-1", "a b", '["x"]', "{}"]), max_size=6)
+
+
+@settings(max_examples=60)
+@given(_ARGS, _ARGS)
+def test_no_flag_is_written_twice(both: dict[str, str], decode: dict[str, str]) -> None:
+    words = command(spec({"engine.args": both, "topology.decode.args": decode}), "decode")
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    assert len(set(flags)) == len(flags)
+    assert {f"--{flag}" for flag in both | decode} <= set(flags)
+    assert words == command(spec({"engine.args": both, "topology.decode.args": decode}), "decode")

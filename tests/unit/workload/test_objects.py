@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specdecode.api import SpecDecodeDeploymentStatus
 from specdecode.rollout.types import ArmTarget, Plan, RevisionRecord
-from specdecode.workload import controller_revision, desired, preview, record, render
+from specdecode.workload import controller_revision, desired, observe, preview, record, render
 from tests.unit.engine.specs import resource, spec
 
 GATEWAY = {"traffic.gateway": {"parentRefs": [{"name": "public"}]}}
@@ -122,6 +124,22 @@ def test_aggregated_serving() -> None:
     assert "--vllm-pd-disaggregation" not in args
 
 
+_SIZE = st.integers(0, 64)
+
+
+@settings(max_examples=30)
+@given(prefill=_SIZE, decode=_SIZE, router=st.integers(0, 20), listed=st.tuples(_SIZE, _SIZE))
+def test_what_is_asked_for_is_what_is_observed(prefill: int, decode: int, router: int, listed: tuple[int, int]) -> None:
+    found = _desired({}, _target(3, prefill=prefill, decode=decode, router=router, backends=listed))
+    arm = observe(resource(), found.values()).arms[3]
+    assert (arm.prefill.replicas, arm.decode.replicas, arm.router.replicas) == (prefill, decode, router)
+    assert arm.router.backends == listed
+    args = found["Deployment", "demo-3-router"]["spec"]["template"]["spec"]["containers"][1]["args"]
+    urls = [word for word in args if word.startswith("http://")]
+    assert len(set(urls)) == len(urls) == sum(listed)
+    assert all("//demo-3-" in url for url in urls)
+
+
 def test_a_frozen_rendering_is_used_as_it_stands() -> None:
     old = resource({"speculation.depth": 2})
     frozen = render(old, router_image="r:1")
@@ -179,6 +197,7 @@ def test_a_record_comes_back_as_it_was() -> None:
         (None, "holds no spec"),
         ({"spec": {}, "rendering": None}, "holds no spec"),
         ({"spec": {}, "rendering": {}}, "spec.model: Field required"),
+        ({"spec": {}, "rendering": {"format": 2}}, "format 2, written by a later operator"),
     ],
 )
 def test_a_record_that_cannot_be_read(data: Any, message: str) -> None:
