@@ -13,7 +13,7 @@ from tests.bed.api import Endpoint, Json
 from tests.bed.audit import requests
 from tests.bed.control_plane import Bed
 from tests.bed.invariants import Breach, Recorded, judge
-from tests.bed.processes import BedError
+from tests.bed.processes import BedError, wait_for
 from tests.bed.watch import session, watch
 
 KINDS: Final = ("Pod", "StatefulSet", "Deployment", "Service", "ConfigMap", "HTTPRoute", "SpecDecodeDeployment")
@@ -28,6 +28,7 @@ class Recorder:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._task: asyncio.Task[None] | None = None
+        self._listed: set[str] = set()
 
     def __enter__(self) -> Self:
         self.start()
@@ -39,7 +40,9 @@ class Recorder:
         self.stop()
 
     def start(self) -> None:
+        """Returns once all that exists has been seen."""
         self._thread.start()
+        wait_for("the recorder's first lists", lambda: self._listed >= set(KINDS), 20, pause=0.01)
 
     def stop(self) -> None:
         if self._thread.is_alive():
@@ -85,7 +88,7 @@ class Recorder:
         async with session(endpoint) as client:
 
             async def follow(kind: str) -> None:
-                async for change in watch(client, kind):
+                async for change in watch(client, kind, listed_once=lambda: self._listed.add(kind)):
                     change.obj["metadata"].pop("managedFields", None)
                     self.changes.append(Recorded(change.at, change.type, kind, change.obj))
 

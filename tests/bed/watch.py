@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,11 +45,13 @@ def session(endpoint: Endpoint) -> aiohttp.ClientSession:
     )
 
 
-async def watch(client: aiohttp.ClientSession, kind: str, selector: str = "") -> AsyncIterator[Change]:
+async def watch(
+    client: aiohttp.ClientSession, kind: str, selector: str = "", listed_once: Callable[[], None] = lambda: None
+) -> AsyncIterator[Change]:
     """Changes of all objects of a kind, in every namespace, beginning with those that exist; for ever.
 
     A cut connection or a kind that isn't served yet is tried again after a moment; what vanished meanwhile is
-    reported as DELETED.
+    reported as DELETED. `listed_once` is called when what existed at first has been yielded, or could not be listed.
     """
     known: dict[str, Json] = {}
     while True:
@@ -66,6 +68,7 @@ async def watch(client: aiohttp.ClientSession, kind: str, selector: str = "") ->
                 elif old["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
                     yield Change(now, "MODIFIED", item)
             known = found
+            listed_once()
             async for change in _follow(client, kind, selector, listed["metadata"]["resourceVersion"]):
                 uid = change.obj["metadata"]["uid"]
                 if change.type == "DELETED":
@@ -74,6 +77,7 @@ async def watch(client: aiohttp.ClientSession, kind: str, selector: str = "") ->
                     known[uid] = change.obj
                 yield change
         except (aiohttp.ClientError, TimeoutError, ExpiredError, OSError):
+            listed_once()
             await asyncio.sleep(0.5)
 
 

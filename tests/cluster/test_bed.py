@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.bed import stages
 from tests.bed.api import ApiError, Json
 from tests.bed.audit import count_writes
@@ -205,6 +206,34 @@ def test_writes_are_counted_and_judged(bed: Bed, namespace: str, recorder: Recor
     assert counted[f"{OPERATOR} delete services"] == 1
     breaches = recorder.breaches(OPERATOR, since=since)
     assert [(found.invariant, found.what) for found in breaches] == [(2, "it names Pods of revision 1")]
+
+
+@pytest.mark.parametrize("way", ["patch", "scale", "delete"])
+def test_a_write_that_takes_capacity_away_is_a_breach(bed: Bed, namespace: str, recorder: Recorder, way: str) -> None:
+    plain = yaml.safe_load((ROOT / "examples" / "01-plain.yaml").read_text())
+    name = plain["metadata"]["name"]
+    plain["metadata"]["namespace"] = namespace
+    bed.api.apply(plain)
+    bed.api.merge("SpecDecodeDeployment", namespace, name, {"status": {"stable": {"revision": 1}}}, "status")
+    for obj in (
+        engines(namespace, name, 1, "prefill", 2),
+        engines(namespace, name, 1, "decode", 4),
+        routers(namespace, name, 1, 2),
+    ):
+        bed.api.apply(obj)
+    eventually("8 ready Pods", lambda: ready(bed, namespace, 8))
+    time.sleep(1.2)  # Pods may be seen late, so one that has only just become ready takes nothing away
+    since = time.time()
+    as_operator, decode = bed.client_of(OPERATOR), f"{name}-1-decode"
+    if way == "delete":
+        as_operator.delete("StatefulSet", namespace, decode, propagationPolicy="Background")
+    else:
+        as_operator.merge(
+            "StatefulSet", namespace, decode, {"spec": {"replicas": 3}}, "scale" if way == "scale" else ""
+        )
+    left = 0 if way == "delete" else 3
+    whats = [found.what for found in recorder.breaches(OPERATOR, since=since)]
+    assert f"ready decode Pods fall from 4 to {left}, below 4" in whats
 
 
 def left_of(pids: list[int]) -> list[int]:
