@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from specdecode.acceptance import Verdict
+from specdecode.acceptance.types import Suspicion, Verdict
 from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentSpec, SpecDecodeDeploymentStatus
 from specdecode.api.faults import Fault
 from specdecode.api.names import Role
@@ -122,17 +122,21 @@ class Snapshot:
     arms: Mapping[int, ArmObserved] = field(default_factory=dict)
     route: RouteObserved = RouteObserved()
     verdict: Verdict | None = None
-    """The last look at the running canary's evidence, of this step; absent before the first."""
+    """The last look at the running canary's evidence; absent before the first."""
+    verdict_of: tuple[int, int] = (0, 0)
+    """Revision and step that the verdict is about. A Pass of another step is no Pass of this one."""
     tunings: Mapping[int, TuningReport] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     """What today's spec has wrong, found by the engine's checks."""
+    mutable_inputs: tuple[str, ...] = ()
+    """What may change under a running revision: a tag, a branch, a volume."""
     conflicts: tuple[str, ...] = ()
     """Objects of ours that exist under another owner."""
     write_errors: tuple[str, ...] = ()
     """Writes that were refused since the last plan, each a sentence."""
     acceptance: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """By revision: the summary of its acceptance, for status."""
-    guard: Verdict | None = None
+    guard: Suspicion | None = None
     """The guard's last word on the serving revision."""
     rendering: Mapping[str, Any] = field(default_factory=dict)
     """Today's spec rendered by today's operator: what a new revision would be born with."""
@@ -195,6 +199,8 @@ class Plan:
     """Weights of the HTTPRoute by revision; None without a gateway."""
     analysis: AnalysisTarget | None = None
     events: tuple[EventNote, ...] = ()
+    status_first: bool = False
+    """The status holds a decision that must outlive a crash before anything is done about it."""
     force_delete: tuple[str, ...] = ()
     """Names of our Pods stuck on a node that is gone."""
     requeue_after: float | None = None

@@ -1,0 +1,131 @@
+"""What a revision's Pods are waited for, and whether that has taken too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from specdecode.api import seconds, unix
+from specdecode.api.names import EngineRole
+
+from . import reasons
+from .arms import Arm
+from .capacity import Capacity
+from .draft import Draft, Word
+from .types import PodObserved
+
+QUIET_SECONDS = 30.0
+"""Without a Pod becoming ready for so long, routers are given the Pods that there are."""
+
+# Waiting reasons of the kubelet, by what they mean. Each is retried by the kubelet for ever.
+_BROKEN = {
+    "CrashLoopBackOff": reasons.CRASH_LOOPING,
+    "RunContainerError": reasons.CRASH_LOOPING,
+    "ErrImagePull": reasons.IMAGE_PULL_FAILING,
+    "ImagePullBackOff": reasons.IMAGE_PULL_FAILING,
+    "InvalidImageName": reasons.IMAGE_PULL_FAILING,
+    "ErrImageNeverPull": reasons.IMAGE_PULL_FAILING,
+    "CreateContainerConfigError": reasons.CONTAINER_CONFIG,
+    "CreateContainerError": reasons.CONTAINER_CONFIG,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a revision waits for."""
+
+    ready: bool
+    """Every Pod that it is asked for is ready, and there is one of each role."""
+    word: Word
+    quiet: bool
+    """No Pod has become ready for a while."""
+    overdue: bool
+    """Longer than the progress deadline."""
+    broken: bool
+    """A Pod can't run, however long one waits: it crashes, or its image can't be had."""
+    images: Word | None
+    """Set where Pods of the revision run different images."""
+    tunings: Word | None
+    """Set where Pods run something else than they were told, or haven't said yet."""
+
+
+def waiting(draft: Draft, arm: Arm, capacities: Mapping[EngineRole, Capacity], *, partial: bool = False) -> Waiting:
+    """Look at a revision's Pods. ``partial``: it needs what it is asked for, not yet all replicas."""
+    missing: list[str] = []
+    pods: list[PodObserved] = list(arm.observed.router.pods)
+    ready_now = arm.observed.router.ready
+    for role in arm.roles:
+        of = arm.observed.role(role)
+        pods.extend(of.pods)
+        ready_now += of.ready
+        wanted = max(of.replicas, 1) if partial or capacities[role].autoscaled else capacities[role].replicas
+        if of.ready < wanted:
+            missing.append(f"{of.ready} of {wanted} {role} Pods are ready")
+    if not partial and arm.observed.router.ready < draft.entry.routers:
+        missing.append(f"{arm.observed.router.ready} of {draft.entry.routers} router Pods are ready")
+    elif partial and arm.observed.router.ready < arm.observed.router.replicas:
+        missing.append(f"{arm.observed.router.ready} of {arm.observed.router.replicas} router Pods are ready")
+
+    _note_progress(draft, ready_now)
+    since = unix(draft.rollout.progress_at) if draft.rollout.progress_at else draft.now
+    deadline = seconds(draft.snap.resource.spec.rollout.progress_deadline)
+    quiet = draft.now - since >= QUIET_SECONDS
+    if missing:
+        draft.at(since + deadline)
+        draft.at(since + QUIET_SECONDS)
+    reason, detail = _why(pods)
+    message = f"Revision {arm.observed.revision}: {', '.join(missing)}" + (f"; {detail}" if detail else "")
+    return Waiting(
+        ready=not missing,
+        word=Word(reason, message if missing else ""),
+        quiet=quiet,
+        overdue=bool(missing) and draft.now - since >= deadline,
+        broken=reason in _BROKEN.values(),
+        images=_images(arm, pods),
+        tunings=_tunings(draft, arm),
+    )
+
+
+def _note_progress(draft: Draft, ready: int) -> None:
+    """Progress is a Pod more than ever since the rollout began."""
+    if draft.rollout.progress_at is None or ready > draft.rollout.best_ready:
+        draft.rollout = draft.rollout.model_copy(
+            update={"best_ready": max(ready, draft.rollout.best_ready), "progress_at": draft.timestamp}
+        )
+
+
+def _why(pods: Iterable[PodObserved]) -> tuple[str, str]:
+    """The worst reason that a Pod isn't ready, with its own sentence. One that can't ever run comes first."""
+    late = [p for p in pods if not p.ready and not p.terminating]
+    for pod in late:
+        if pod.waiting in _BROKEN:
+            return _BROKEN[pod.waiting], f"Pod {pod.name}: {pod.waiting}" + (f": {pod.message}" if pod.message else "")
+    for pod in late:
+        if pod.unschedulable:
+            return reasons.UNSCHEDULABLE, f"Pod {pod.name} can't be scheduled: {pod.message}"
+    return reasons.WAITING_FOR_PODS, ""
+
+
+def _images(arm: Arm, pods: Iterable[PodObserved]) -> Word | None:
+    """Engine Pods of one revision that run different images: a tag has moved between their starts."""
+    routers = {p.uid for p in arm.observed.router.pods}
+    found = sorted({i for p in pods if p.uid not in routers and not p.terminating for i in p.image_ids if i})
+    if len(found) < 2:
+        return None
+    return Word(
+        reasons.IMAGES_DIFFER,
+        f"Pods of revision {arm.observed.revision} run different images, so a tag has moved: {', '.join(found)}; "
+        "name the image by digest",
+    )
+
+
+def _tunings(draft: Draft, arm: Arm) -> Word | None:
+    report = draft.snap.tunings.get(arm.observed.revision)
+    if report is None or not report.complete:
+        return Word(
+            reasons.TUNINGS_UNSEEN,
+            f"Revision {arm.observed.revision}: not every Pod's /metrics has answered yet, so its tunings are unknown",
+        )
+    if report.wrong:
+        return Word(reasons.TUNINGS_WRONG, f"Revision {arm.observed.revision}: {'; '.join(report.wrong)}")
+    return None
