@@ -34,6 +34,38 @@ class _Backoffs:
         return chain((0.5, 1.0, 2.0, 4.0, 8.0, 16.0), repeat(30.0))
 
 
+class _NoDiff(kopf.DiffBaseStorage):
+    """kopf's memory of what an object was: none. Building it would copy every object that an event brings."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """kopf's memory of how far handlers are: none, for the same reason."""
+
+    def fetch(self, **_: Any) -> kopf.ProgressRecord | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
+
+
 async def run(
     *,
     config: Callable[[], Awaitable[Configuration]],
@@ -84,6 +116,8 @@ def settings(kinds: tuple[Kind, ...]) -> kopf.OperatorSettings:
     s.posting.enabled = False
     s.scanning.disabled = True
     s.peering.standalone = True
+    s.persistence.diffbase_storage = _NoDiff()
+    s.persistence.progress_storage = _NoProgress()
     s.watching.server_timeout = _SERVER_TIMEOUT
     s.watching.client_timeout = _CLIENT_TIMEOUT
     s.watching.chunk_size = 500
