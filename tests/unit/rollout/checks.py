@@ -5,22 +5,23 @@ from __future__ import annotations
 from fractions import Fraction
 
 from specdecode.api import count
+from specdecode.api.names import EngineRole
 from specdecode.rollout.types import ArmObserved, ArmTarget, Plan
 
 from .world import World, carried, held, need, without
 
-ROLES = ("prefill", "decode")
+ROLES: tuple[EngineRole, EngineRole] = ("prefill", "decode")
 
 
-def _numbers(world: World) -> dict[str, int]:
+def _numbers(world: World) -> dict[EngineRole, int]:
     spec = world.resource.spec
-    numbers = {"decode": spec.topology.decode.replicas or 1}
+    numbers: dict[EngineRole, int] = {"decode": spec.topology.decode.replicas or 1}
     if spec.topology.prefill is not None:
         numbers["prefill"] = spec.topology.prefill.replicas or 1
     return numbers
 
 
-def _bounds(world: World, role: str, replicas: int) -> tuple[int, int]:
+def _bounds(world: World, role: EngineRole, replicas: int) -> tuple[int, int]:
     policy = getattr(world.resource.spec.rollout.capacity, role)
     return (
         replicas - min(count(policy.max_unavailable, replicas, round_up=False), replicas),
@@ -28,7 +29,7 @@ def _bounds(world: World, role: str, replicas: int) -> tuple[int, int]:
     )
 
 
-def _size(target: ArmTarget | None, role: str, now: int) -> int:
+def _size(target: ArmTarget | None, role: EngineRole, now: int) -> int:
     if target is None:
         return now
     wanted = getattr(target, role)
@@ -43,12 +44,12 @@ def capacity_is_kept(world: World, plan: Plan) -> None:
     targets = {t.revision: t for t in plan.arms}
     for role, replicas in _numbers(world).items():
         least, most = _bounds(world, role, replicas)
-        ready_before = sum(a.role(role).ready for a in before.values())  # type: ignore[arg-type]
+        ready_before = sum(a.role(role).ready for a in before.values())
         held_before = sum(held(a, role) for a in before.values())
         ready_after = held_after = 0
         for number in before.keys() | targets.keys():
             arm = before.get(number, ArmObserved(number))
-            of = arm.role(role)  # type: ignore[arg-type]
+            of = arm.role(role)
             size = 0 if number in plan.remove else _size(targets.get(number), role, of.replicas)
             kept = without(of.pods, size)
             ready_after += len([p for p in kept if p.ready and not p.terminating])
@@ -98,7 +99,7 @@ def weight_is_carried(world: World, plan: Plan) -> None:
         assert new == 0, "a canary that failed by errors keeps traffic"
     rest = 1 - min(new, old, effective)
     for role in roles[stable]:
-        of = s.role(role)  # type: ignore[arg-type]
+        of = s.role(role)
         size = _size(targets.get(stable), role, of.replicas)
         left = sum(p.ready and not p.terminating for p in without(of.pods, size))
         if left >= of.ready:
@@ -107,12 +108,12 @@ def weight_is_carried(world: World, plan: Plan) -> None:
         assert left >= need(rest, numbers[role]) - unavailable, f"stable {role} shrinks to {left} at weight {rest}"
 
 
-def _may_miss(world: World, numbers: dict[str, int]) -> dict[str, int]:
+def _may_miss(world: World, numbers: dict[EngineRole, int]) -> dict[EngineRole, int]:
     """By role without surge: ready Pods that carry everything on the way to weight 100."""
     status = world.resource.status
     weights = [s.weight for s in world.resource.spec.rollout.steps]
     stable = world.observed().get(status.stable.revision) if status.stable else None
-    dead = stable is not None and any(stable.role(r).ready == 0 for r in numbers)  # type: ignore[arg-type]
+    dead = stable is not None and any(stable.role(r).ready == 0 for r in numbers)
     alone = any(_bounds(world, r, n)[1] < 2 for r, n in numbers.items())
     if not (dead or alone or status.rollout.step >= len(weights)):
         return {}
@@ -133,8 +134,8 @@ def pods_leave_lists_first(world: World, plan: Plan) -> None:
     for target in plan.arms:
         arm = before.get(target.revision, ArmObserved(target.revision))
         for index, role in enumerate(ROLES):
-            size = _size(target, role, arm.role(role).replicas)  # type: ignore[arg-type]
-            if size >= arm.role(role).replicas or size == 0:  # type: ignore[arg-type]
+            size = _size(target, role, arm.role(role).replicas)
+            if size >= arm.role(role).replicas or size == 0:
                 continue
             listed = max((p.backends[index] for p in arm.router.pods if p.backends), default=0)
             assert size >= listed, f"revision {target.revision}: {role} shrinks to {size}, a router lists {listed}"

@@ -15,8 +15,12 @@ from specdecode.rollout.planner import plan
 from .checks import ALL
 from .world import SimPod, World, resource, serving, verdict
 
+# A sequence that breaks an invariant is told in full by its events; shrinking one would take minutes.
 SLOW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=50,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 COUNTS = st.one_of(st.integers(0, 3), st.sampled_from(["0%", "10%", "25%", "50%", "100%"]))

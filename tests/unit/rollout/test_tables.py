@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from specdecode.acceptance.types import Reason, VerdictKind
@@ -14,7 +16,7 @@ DOUBLE = {"maxSurge": "100%", "maxUnavailable": 0}
 ONE = {"topology__prefill__replicas": 1, "topology__decode__replicas": 1}
 
 
-def capacity(of: dict[str, object]) -> dict[str, object]:
+def capacity(of: Mapping[str, object]) -> dict[str, object]:
     return {"rollout__capacity": {"prefill": of, "decode": of}}
 
 
@@ -227,7 +229,7 @@ def test_fail_by_errors_at_step_2_moves_everything() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (2, 4), (3, 7)], ids=str)
 @pytest.mark.parametrize("by_errors", [False, True])
 def test_a_fail_at_weight_100_goes_all_the_way_back(
-    of: dict[str, object], size: tuple[int, int], by_errors: bool
+    of: Mapping[str, object], size: tuple[int, int], by_errors: bool
 ) -> None:
     spec = {
         **capacity(of),

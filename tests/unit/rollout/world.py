@@ -8,7 +8,7 @@ invariants of the design before it takes effect.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from specdecode.acceptance.types import ArmEvidence, Evidence, Reason, Verdict, VerdictKind
 from specdecode.api import SpecDecodeDeployment
 from specdecode.api.faults import Fault
+from specdecode.api.names import EngineRole
 from specdecode.engine.report import TuningReport
 from specdecode.rollout.planner import plan
 from specdecode.rollout.types import (
@@ -317,19 +318,22 @@ def started(**changes: Any) -> World:
     return World(resource(**changes)).run(serving)
 
 
-def held(observed: ArmObserved, role: str) -> int:
+def held(observed: ArmObserved, role: EngineRole) -> int:
     """Pods that count against the most."""
-    of = observed.role(role)  # type: ignore[arg-type]
+    of = observed.role(role)
     return max(of.replicas, of.total)
 
 
 def carried(
-    observed: ArmObserved, replicas: dict[str, int], roles: Iterable[str], enough: dict[str, int] | None = None
+    observed: ArmObserved,
+    replicas: Mapping[EngineRole, int],
+    roles: Iterable[EngineRole],
+    enough: Mapping[EngineRole, int] | None = None,
 ) -> Fraction:
     """The share that an arm's ready Pods carry, by the design's words; ``enough`` of a role carry everything."""
     least = Fraction(1)
     for role in roles:
-        ready = observed.role(role).ready  # type: ignore[arg-type]
+        ready = observed.role(role).ready
         if ready == 0:
             return Fraction(0)
         if enough is None or ready < enough.get(role, ready + 1):

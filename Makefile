@@ -1,0 +1,73 @@
+# Everything comes from the package registries; `make demo` and `make test` set up what they need.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready-$(shell cat requirements/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
+SEED ?= 1
+
+.PHONY: help setup demo test test-unit test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
+	bench-scale test-vllm test-chart clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or later is needed: install it, or name it with make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) can't make virtual environments: install its venv package (python3-venv on Debian)"; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(STAMP) ## Install the operator and its tools into .venv
+
+demo: $(STAMP) ## The whole job on a real control plane with simulated Pods (KEEP=1 leaves it up)
+	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
+
+test: test-unit test-cluster ## All tests that need no GPU and no vLLM
+
+test-unit: $(STAMP) ## The tests of the pure parts
+	$(BIN)/python -m pytest tests/unit
+
+test-cluster: $(STAMP) ## The whole on a real control plane
+	@$(BIN)/python -m tests.bed build
+	$(BIN)/python -m pytest tests/cluster
+
+lint: $(STAMP) ## ruff, mypy --strict and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+crds: $(STAMP) ## Write crds/ from the models
+	$(BIN)/python -m specdecode.api.crd --write
+
+lock: $(STAMP) ## Resolve the requirements anew, with hashes and without addresses
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --python-version 3.11 pyproject.toml --output-file requirements/operator.txt
+	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --python-version 3.11 --extra dev pyproject.toml --output-file requirements/dev.txt
+
+bed-up: $(STAMP) ## Keep a control plane with simulated Pods up, and print how to use it
+	@$(BIN)/python -m tests.bed up
+
+bed-down: $(STAMP) ## Take it down
+	@$(BIN)/python -m tests.bed down
+
+bench-analysis: $(STAMP) ## How right and how fast the analysis is: build/bench/analysis.json
+	$(BIN)/python -m tests.sim.bench --seed $(SEED)
+
+bench-main: $(STAMP) ## How fast a fall is caught on the control plane: build/bench/main.json
+	$(BIN)/python -m tests.bench.main_job --seed $(SEED)
+
+clean: ## Remove what was built here
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache
