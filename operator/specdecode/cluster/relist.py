@@ -22,6 +22,8 @@ log: Final = logging.getLogger(__name__)
 
 _FIRST_RETRY: Final = 1.0
 _LAST_RETRY: Final = 30.0
+_POLL: Final = 5.0
+"""Seconds between lists of a kind that isn't watched."""
 
 
 class Relister:
@@ -54,6 +56,8 @@ class Relister:
         self.kinds: tuple[Kind, ...] = WATCHED
         self.gateway = False
         """Whether the cluster serves HTTPRoutes."""
+        self._begun = False
+        self._unwatched: tuple[Kind, ...] = ()
 
     async def prime(self) -> None:
         """List everything once, however long it takes until the API server lets us; says what it waits for."""
@@ -61,22 +65,28 @@ class Relister:
         for kind in self.kinds:
             await self._retry(kind.plural, functools.partial(self.list, kind))
             self._health.expect(f"watch of {kind.plural}", 2.0 * self._period + 60.0, self._clock())
+        self._begun = True
 
     async def run(self) -> None:
         """List every kind again each period, for ever."""
+        due = self._clock() + self._period
         while True:
-            await asyncio.sleep(self._period)
-            try:
-                await self.discover()
-            except ApiError as error:
-                log.warning("discovery failed: %s", error)
-            for kind in self.kinds:
+            wait = due - self._clock()
+            await asyncio.sleep(min(wait, _POLL) if self._unwatched else wait)
+            whole = self._clock() >= due
+            if whole:
+                due = self._clock() + self._period
+                try:
+                    await self.discover()
+                except ApiError as error:
+                    log.warning("discovery failed: %s", error)
+            for kind in self.kinds if whole else self._unwatched:
                 try:
                     gone = await self.list(kind)
                 except ApiError as error:
                     log.warning("%s couldn't be listed: %s", kind.plural, error)
                     continue
-                if gone:
+                if gone and kind not in self._unwatched:
                     log.info("%d %s had gone unseen", gone, kind.plural)
 
     async def discover(self) -> None:
@@ -95,6 +105,9 @@ class Relister:
         if served and not self.gateway:
             self.kinds = (*WATCHED, HTTP_ROUTE)
             self.gateway = True
+            if self._begun:
+                # Watches are begun once, at the start; until the next one lists have to do.
+                self._unwatched = (HTTP_ROUTE,)
             for key in self._store.resources():
                 self._store.touch(key)
 

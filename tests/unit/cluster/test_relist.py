@@ -10,7 +10,7 @@ from specdecode.cluster.kinds import HTTP_ROUTE, POD, SDD, WATCHED, Kind, Object
 from specdecode.cluster.relist import Relister
 from specdecode.cluster.store import Store
 from specdecode.telemetry import Health
-from tests.unit.cluster.fakes import Clock
+from tests.unit.cluster.fakes import Clock, in_virtual_time
 from tests.unit.cluster.test_store import pod, resource
 
 
@@ -82,6 +82,25 @@ async def test_routes_are_looked_at_once_the_cluster_serves_them() -> None:
     assert world.relister.gateway
     assert HTTP_ROUTE in world.relister.kinds
     assert world.changed == [("a", "glm")]
+
+
+def test_lists_are_repeated_each_period_and_sooner_for_a_kind_that_came_too_late_to_be_watched() -> None:
+    async def script() -> World:
+        world = World()
+        loop = asyncio.get_running_loop()
+        world.relister._clock = loop.time
+        await world.relister.prime()
+        world.server.asked.clear()
+        running = asyncio.ensure_future(world.relister.run())
+        await asyncio.sleep(299.0)
+        assert world.server.asked == []
+        world.server.gateway = True
+        await asyncio.sleep(13.0)
+        running.cancel()
+        return world
+
+    asked = [plural for plural, _, _ in in_virtual_time(script()).server.asked]
+    assert asked == [kind.plural for kind in WATCHED] + ["httproutes"] * 3
 
 
 async def test_a_refused_list_is_waited_for_and_readiness_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
