@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from specdecode.api import SpecDecodeDeploymentStatus
 from specdecode.cluster.client import ApiError, Client
 from specdecode.cluster.controller import Controller
 from specdecode.cluster.events import Recorder
@@ -202,6 +203,32 @@ async def test_an_edit_between_seeing_and_writing_makes_the_plan_anew(world: Wor
     await world.settle()
     assert world.status["observedGeneration"] == 2
     assert world.condition("Ready")[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rollbacks", "promotions"),
+    [
+        ({"canary": {"revision": 2}}, {"rollout": {"failure": {"reason": "Fell", "at": "x"}}}, 1.0, None),
+        (
+            {"rollout": {"failure": {"reason": "Fell", "at": "x"}}},
+            {"rollout": {"failure": {"reason": "Fell", "at": "x"}}},
+            None,
+            None,
+        ),
+        ({"canary": {"revision": 2}}, {"stable": {"revision": 2}}, None, 1.0),
+        ({"stable": {"revision": 2}}, {"stable": {"revision": 2}}, None, None),
+        ({}, {"stable": {"revision": 1}}, None, None),
+    ],
+)
+async def test_decisions_are_counted_once(
+    world: World, old: dict[str, Any], new: dict[str, Any], rollbacks: float | None, promotions: float | None
+) -> None:
+    raw = {"metadata": {"namespace": "a", "name": "glm"}, "status": old}
+    world.controller._count(raw, SpecDecodeDeploymentStatus.model_validate(new))
+    labels = {"namespace": "a", "name": "glm"}
+    value = world.metrics.registry.get_sample_value
+    assert value("specdecode_rollbacks_total", labels | {"reason": "Fell"}) == rollbacks
+    assert value("specdecode_promotions_total", labels) == promotions
 
 
 async def test_a_deletion_ends_all_that_is_kept(world: World) -> None:
