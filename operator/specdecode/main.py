@@ -33,6 +33,7 @@ from specdecode.scrape import Scraper
 from specdecode.telemetry import Health, Metrics
 from specdecode.telemetry.logs import configure
 from specdecode.telemetry.server import application, serve
+from specdecode.workload import Access
 
 log: Final = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Options:
     log_format: str
     log_level: str
     router_image: str
+    access: Access | None
     workers: int
     resync: float
 
@@ -91,7 +93,7 @@ def options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
-        default=environ.get("SPECDECODE_LEADER_ELECT", "true").lower() not in ("false", "0", "no"),
+        default=_truth(environ.get("SPECDECODE_LEADER_ELECT", "true")),
         help="write only while holding a Lease, so that two operators never both act",
     )
     add("--lease-namespace", own, "namespace of the Lease")
@@ -102,6 +104,20 @@ def options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     add("--log-format", "text", "text or json", choices=("text", "json"))
     add("--log-level", "info", "least level that is logged", choices=("debug", "info", "warning", "error"))
     add("--router-image", ROUTER_IMAGE, "image of routers where a resource names none")
+    parser.add_argument(
+        "--network-policies",
+        action=argparse.BooleanOptionalAction,
+        default=_truth(environ.get("SPECDECODE_NETWORK_POLICIES", str(in_pod))),
+        help="make NetworkPolicies with each revision; they let in an operator that runs as a Pod of its chart "
+        "(default: yes in a Pod, no elsewhere)",
+    )
+    parser.add_argument(
+        "--monitoring-namespace",
+        action="append",
+        default=None,
+        metavar="NAME",
+        help="namespace whose Pods may scrape serving Pods in spite of those policies; repeatable",
+    )
     add("--workers", "4", "resources worked on at a time", type=int)
     add("--resync", "300", "seconds between full lists", type=float)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -123,12 +139,10 @@ def options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         )
     except ValueError as error:
         parser.error(str(error))
-    namespaces = args.namespace
-    if namespaces is None:
-        namespaces = [name for name in environ.get("SPECDECODE_NAMESPACE", "").split(",") if name]
+    monitoring = _names(args.monitoring_namespace, environ.get("SPECDECODE_MONITORING_NAMESPACE"))
     return Options(
         kubeconfig=args.kubeconfig,
-        namespaces=tuple(namespaces),
+        namespaces=_names(args.namespace, environ.get("SPECDECODE_NAMESPACE")),
         leader_elect=args.leader_elect,
         lease=lease,
         metrics_host=host.strip("[]"),
@@ -136,9 +150,19 @@ def options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         log_format=args.log_format,
         log_level=args.log_level,
         router_image=args.router_image,
+        access=Access(own, monitoring) if args.network_policies else None,
         workers=args.workers,
         resync=args.resync,
     )
+
+
+def _truth(text: str) -> bool:
+    return text.lower() not in ("false", "0", "no")
+
+
+def _names(given: list[str] | None, variable: str | None) -> tuple[str, ...]:
+    """Names from arguments, else from a variable that separates them by commas."""
+    return tuple(given if given is not None else (name for name in (variable or "").split(",") if name))
 
 
 class Operator:
@@ -206,6 +230,7 @@ class Operator:
                 router_image=opts.router_image,
                 gateway=lambda: relister.gateway,
                 clock=time.time,
+                access=opts.access,
             )
             if not self._stop.is_set() and not watching.done():
                 self._metrics.leader.set(1)

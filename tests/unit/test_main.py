@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from specdecode import main
+from specdecode.workload import Access
 
 
 def test_the_defaults() -> None:
@@ -25,6 +26,15 @@ def test_arguments_win_over_variables() -> None:
     assert (opts.metrics_host, opts.metrics_port, opts.leader_elect) == ("::", 9000, False)
     assert main.options([], environ).namespaces == ("a", "b")
     assert main.options(["--leader-elect"], environ).leader_elect is True
+
+
+def test_network_policies_are_made_when_asked_for_or_in_a_pod() -> None:
+    assert main.options([], {}).access is None
+    asked = main.options(["--network-policies", "--monitoring-namespace", "monitoring"], {})
+    assert asked.access == Access("default", ("monitoring",))
+    environ = {"SPECDECODE_NETWORK_POLICIES": "true", "SPECDECODE_MONITORING_NAMESPACE": "a,b"}
+    assert main.options([], environ).access == Access("default", ("a", "b"))
+    assert main.options(["--no-network-policies"], environ).access is None
 
 
 def test_two_processes_have_two_identities() -> None:

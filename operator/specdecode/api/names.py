@@ -31,6 +31,9 @@ LABEL_REVISION: Final = f"{GROUP}/revision"
 LABEL_ROLE: Final = f"{GROUP}/role"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "specdecode-operator"
+LABEL_COMPONENT: Final = f"{GROUP}/component"
+"""On the operator's own Pods, so that policies can name them however the chart was called."""
+OPERATOR_COMPONENT: Final = "operator"
 
 # The list of Pods that a router was started with, on its Pods: "<prefill>/<decode>", how many
 # ordinals of each role. A Pod may go once no router, draining ones included, still lists it.

@@ -18,7 +18,7 @@ from specdecode.rollout.planner import plan as decide
 from specdecode.rollout.types import EventNote, Plan, Snapshot
 from specdecode.scrape import Scraper
 from specdecode.telemetry import Metrics, ResourceLogger
-from specdecode.workload import controller_revision, desired
+from specdecode.workload import Access, controller_revision, desired
 
 from .client import ApiError, NotLeaderError
 from .events import Recorder
@@ -70,6 +70,7 @@ class Controller:
         router_image: image of routers where a resource names none.
         gateway: whether the cluster serves HTTPRoutes.
         clock: Unix seconds.
+        access: who may scrape serving Pods; None for no NetworkPolicies.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Controller:
         router_image: str,
         gateway: Callable[[], bool],
         clock: Callable[[], float],
+        access: Access | None = None,
     ) -> None:
         self._store = store
         self._queue = queue
@@ -96,6 +98,7 @@ class Controller:
         self._router_image = router_image
         self._gateway = gateway
         self._clock = clock
+        self._access = access
         self._tracked: dict[Key, Tracked] = {}
 
     async def work(self) -> None:
@@ -211,7 +214,7 @@ class Controller:
             revision = dataclasses.replace(plan.create, spec_raw=raw["spec"])
             return await self._executor.record(controller_revision(resource, revision))
         records = {record.number: record for record in snap.records}
-        wanted = desired(resource, plan, records)
+        wanted = desired(resource, plan, records, self._access)
         return await self._executor.carry_out(key, resource.metadata.uid, plan, wanted, self._gateway())
 
     async def _write_status(self, key: Key, raw: Object, plan: Plan, tracked: Tracked, now: float) -> Outcome:

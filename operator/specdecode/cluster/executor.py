@@ -17,7 +17,18 @@ from specdecode.rollout.types import Plan
 from specdecode.workload import changed, handover
 
 from .client import ApiError, Client
-from .kinds import CONTROLLER_REVISION, DEPLOYMENT, HTTP_ROUTE, POD, SDD, STATEFUL_SET, Key, Object, kind_of
+from .kinds import (
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+    HTTP_ROUTE,
+    NETWORK_POLICY,
+    POD,
+    SDD,
+    STATEFUL_SET,
+    Key,
+    Object,
+    kind_of,
+)
 from .store import Store
 
 log: Final = logging.getLogger(__name__)
@@ -93,6 +104,9 @@ def doomed(plan: Plan, children: Iterable[Object], uid: str, desired: Collection
             gone = revision in forget
         elif kind is HTTP_ROUTE:
             gone = plan.weights is None and (kind.kind, metadata["name"]) not in desired
+        elif kind is NETWORK_POLICY:
+            # The operator may have been told to make none any more.
+            gone = revision in remove or (kind.kind, metadata["name"]) not in desired
         else:
             gone = revision in remove
         if gone:

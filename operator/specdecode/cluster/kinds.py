@@ -70,12 +70,11 @@ WATCHED: Final = (
     SERVICE,
     CONFIG_MAP,
     POD_DISRUPTION_BUDGET,
+    NETWORK_POLICY,
 )
 """Kinds that every cluster serves. HTTPRoute is watched too where it is served."""
 
-ALL: Final = {
-    (kind.api_version, kind.kind): kind for kind in (*WATCHED, NETWORK_POLICY, HTTP_ROUTE, NODE, LEASE, EVENT, CRD)
-}
+ALL: Final = {(kind.api_version, kind.kind): kind for kind in (*WATCHED, HTTP_ROUTE, NODE, LEASE, EVENT, CRD)}
 
 
 def selector(kind: Kind) -> str:

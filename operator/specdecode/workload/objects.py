@@ -9,17 +9,26 @@ from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentStatus
 from specdecode.api.names import EngineRole
 from specdecode.rollout.types import ArmTarget, Plan, RevisionRecord
 
-from . import httproute, pdb, router, service, statefulset
+from . import httproute, networkpolicy, pdb, router, service, statefulset
+from .networkpolicy import Access
 from .render import render
 from .revision import controller_revision
 
 _ENGINE_ROLES: Final[tuple[EngineRole, ...]] = ("prefill", "decode")
+ANYWHERE: Final = Access()
+"""For a look without a cluster: the operator in the namespace that the documentation installs it into."""
 
 
-def arm(resource: SpecDecodeDeployment, target: ArmTarget, rendering: Mapping[str, Any]) -> list[dict[str, Any]]:
+def arm(
+    resource: SpecDecodeDeployment, target: ArmTarget, rendering: Mapping[str, Any], access: Access | None
+) -> list[dict[str, Any]]:
     """Objects of one revision: what Pods need first comes first."""
     revision = target.revision
     found = []
+    if access is not None:
+        roles = [role for role in _ENGINE_ROLES if role in rendering]
+        found += [networkpolicy.engine(resource, revision, role, access, split=len(roles) > 1) for role in roles]
+        found.append(networkpolicy.router(resource, revision, access))
     for role, replicas in zip(_ENGINE_ROLES, (target.prefill, target.decode), strict=True):
         if role in rendering:
             found.append(service.headless(resource, revision, role))
@@ -40,21 +49,34 @@ def entry(resource: SpecDecodeDeployment, plan: Plan) -> dict[str, Any] | None:
     return httproute.http_route(resource, gateway, plan.weights) if plan.weights else None
 
 
-def desired(resource: SpecDecodeDeployment, plan: Plan, records: Mapping[int, RevisionRecord]) -> list[dict[str, Any]]:
+def desired(
+    resource: SpecDecodeDeployment,
+    plan: Plan,
+    records: Mapping[int, RevisionRecord],
+    access: Access | None = None,
+) -> list[dict[str, Any]]:
     """Bodies for server-side apply of every object that the plan asks for; the ControllerRevision that it creates is
     not among them (see `revision.controller_revision`).
+
+    Args:
+        resource: the resource.
+        plan: what it should have.
+        records: each arm's revision.
+        access: who may scrape its Pods; None for no NetworkPolicies.
 
     Raises:
         KeyError: the plan has an arm whose revision is not in ``records``.
     """
     found = []
     for target in plan.arms:
-        found += arm(resource, target, records[target.revision].rendering)
+        found += arm(resource, target, records[target.revision].rendering, access)
     way_in = entry(resource, plan)
     return found if way_in is None else [*found, way_in]
 
 
-def preview(resource: SpecDecodeDeployment, *, router_image: str) -> list[dict[str, Any]]:
+def preview(
+    resource: SpecDecodeDeployment, *, router_image: str, access: Access | None = ANYWHERE
+) -> list[dict[str, Any]]:
     """All objects of the resource's first revision at its full size, for a look without a cluster."""
     topology = resource.spec.topology
     prefill = topology.prefill
@@ -72,4 +94,4 @@ def preview(resource: SpecDecodeDeployment, *, router_image: str) -> list[dict[s
     )
     record = RevisionRecord(1, resource.spec, render(resource, router_image=router_image))
     plan = Plan(status=SpecDecodeDeploymentStatus(), arms=(target,), weights={1: 100})
-    return [controller_revision(resource, record), *desired(resource, plan, {1: record})]
+    return [controller_revision(resource, record), *desired(resource, plan, {1: record}, access)]

@@ -95,6 +95,14 @@ def test_only_what_the_plan_names_and_the_resource_owns_is_doomed() -> None:
     assert named(plan(), set()) == [("HTTPRoute", "glm")]
 
 
+def test_network_policies_go_with_their_revision_or_when_none_are_asked_for() -> None:
+    children = [obj("NetworkPolicy", "glm-1-decode", 1), obj("NetworkPolicy", "glm-2-decode", 2)]
+    kept = {("NetworkPolicy", "glm-2-decode")}
+    assert [o["metadata"]["name"] for o in doomed(plan(remove=(1,)), children, "u", kept)] == ["glm-1-decode"]
+    assert doomed(plan(), children, "u", {*kept, ("NetworkPolicy", "glm-1-decode")}) == []
+    assert doomed(plan(), children, "u", set()) == children
+
+
 async def test_equal_objects_are_not_written() -> None:
     world = World(scaled("StatefulSet", "pods", 4))
     outcome = await world.carry_out([scaled("StatefulSet", "pods", 4)])
