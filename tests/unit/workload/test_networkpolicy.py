@@ -34,7 +34,7 @@ def policies(changes: dict[str, Any] | None = None, access: Access | None = ACCE
 
 
 def within(selector: dict[str, Any], words: dict[str, str]) -> bool:
-    return selector["matchLabels"].items() <= words.items()
+    return bool(selector["matchLabels"].items() <= words.items())
 
 
 def admitted(found: dict[str, dict[str, Any]], to: Peer, port: int, source: Peer) -> bool:
