@@ -11,7 +11,7 @@ import numpy as np
 from specdecode.acceptance import explain
 from specdecode.acceptance.arm import MAX_PODS, ArmWindow
 from specdecode.acceptance.counters import Counters
-from specdecode.acceptance.dispersion import Array, Curve, Dispersion, at_window, guarded, kappa, merged, resampled
+from specdecode.acceptance.dispersion import Array, Curve, Dispersion, at_window, excess, kappa, merged, resampled
 from specdecode.acceptance.history import History
 from specdecode.acceptance.kernel import COLUMNS, Finding, Kernel, Look, Settings, half_width, needed_information
 from specdecode.acceptance.types import (
@@ -88,6 +88,7 @@ class Analysis:
     def _begin(self, now: float) -> None:
         self._kernel = Kernel(self._settings, 1, now)
         self._merged_at = now
+        self._running = 0.0
         self._dispersions: dict[Arm, Dispersion] = {
             arm: Dispersion(self.policy.interval, _SCALES, 1, MAX_PODS) for arm in self._arms
         }
@@ -168,17 +169,22 @@ class Analysis:
             for name, arm in self._arms.items():
                 drafts, accepted, sums = arm.drain(self._settings.positions, now)
                 arm.seconds += seconds
-                if name == "canary":
-                    row["canary_finished"] = sums["finished"]
+                row[f"{name}_finished"] = sums["finished"]
+                if name == "stable":
+                    row["stable_busy"] = arm.in_flight(now, self.policy.stale_after) * seconds
                 if self._settings.positions:
                     row[f"{name}_drafts"], row[f"{name}_accepted"] = float(drafts.sum()), float(accepted.sum())
                     row[f"{name}_first"] = sums["first"]
                     self._dispersions[name].add(seconds, drafts, accepted)
         if not news:
             return None
-        increments = np.array([[row[c] for c in COLUMNS]])
-        running = np.array([canary.in_flight(now, self.policy.stale_after)])
-        return self._kernel.look(now, increments, running, canary.counted, self._kappas(), self.policy.interval)
+        flying = canary.in_flight(now, self.policy.stale_after)
+        row["canary_running"], self._running = flying - self._running, flying
+        increments = np.array([[row[c]] for c in COLUMNS])
+        kappas, more = self._kappas()
+        return self._kernel.look(
+            now, increments, np.array([flying]), canary.counted, kappas, more, self.policy.interval
+        )
 
     def _agree_on_positions(self, now: float) -> None:
         """Judge only positions that every draft of both arms proposed; fewer than before: start afresh with those."""
@@ -193,9 +199,9 @@ class Analysis:
         self._settings = dataclasses.replace(self._settings, positions=positions)
         if before == 0:
             self._kernel.settings = self._settings
-            kernel, merged_at = self._kernel, self._merged_at
+            kept = self._kernel, self._merged_at, self._running
             self._begin(now)
-            self._kernel, self._merged_at = kernel, merged_at
+            self._kernel, self._merged_at, self._running = kept
         else:
             self._begin(now)
 
@@ -204,8 +210,7 @@ class Analysis:
         for name, dispersion in self._dispersions.items():
             curve, past = dispersion.curve(), self._past[name]
             curves[name] = curve if past is None else merged(past, curve)
-        stable = kappa(curves["stable"])
-        return guarded(stable, curves["canary"]), stable
+        return kappa(curves["stable"]), excess(curves["stable"], curves["canary"])
 
     # -- words -----------------------------------------------------------------------------------------------------
 
@@ -368,8 +373,9 @@ class Analysis:
         window = self._arms[arm]
         dispersion = None
         if window.seconds > 0.0 and self._settings.positions:
-            kappas = self._kappas()[1 if arm == "stable" else 0]
-            value = float(at_window(kappas, self.policy.interval, np.array([window.seconds]))[0, 0])
+            kappas, more = self._kappas()
+            value = float(at_window(kappas, self.policy.interval, np.array([window.seconds]))[0][0, 0])
+            value *= float(more[0]) if arm == "canary" else 1.0
             dispersion = value if np.isfinite(value) else None
         return window.summary(now, self.policy.stale_after, dispersion)
 
@@ -386,6 +392,7 @@ class Analysis:
             "passed": self._passed,
             "held": self._held,
             "merged_at": self._merged_at,
+            "running": self._running,
             "kernel": self._kernel.state(),
             "canary": self._arms["canary"].state() | {"curve": _curve_state(canary)},
             "stable": self._arms["stable"].state()
@@ -395,6 +402,7 @@ class Analysis:
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._settings = dataclasses.replace(self._settings, positions=int(state["positions"]))
         self._begin(float(state["merged_at"]))
+        self._running = float(state["running"])
         self._kernel.restore(state["kernel"])
         step = state["step"]
         self._step = None if step is None else (int(step[0]), float(step[1]))
@@ -409,9 +417,9 @@ def _number(value: float) -> float | None:
 
 
 def _curve_state(curve: Curve) -> list[list[float]]:
-    return [[float(f"{x:.5g}") for x in rows[0]] for rows in (curve.squares, curve.weights, curve.batches)]
+    return [[float(f"{x:.5g}") for x in rows[0]] for rows in curve.arrays()]
 
 
 def _curve(state: list[list[float]], base: float) -> Curve:
     rows = [np.array([row], dtype=float) for row in state]
-    return Curve(base, rows[0], rows[1], rows[2])
+    return Curve(base, *rows)

@@ -23,24 +23,40 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Batches that a scale must have before it is believed alone; below, it is mixed with twice the next shorter scale,
-# which is the most that it can be.
-_PRIOR_BATCHES = 4.0
-# Batches' worth of trust that the canary is no noisier than stable.
-_PRIOR_CANARY = 16.0
+# What the neighbouring scales count for, in batches, beside a scale's own.
+_PRIOR_BATCHES = 12.0
+# Where a short scale has too few batches of its own, kappa is taken to rise with W to this power below the first
+# scale that has: between the 0 of noise in single drafts and the 1 of requests that outlast the window.
+_SHORTER = 0.5
+# Growth from one scale to the next, as a power of the growth before it: kappa levels off.
+_DAMPING = 0.8
+# Nats of evidence at which a Fail usually falls; what the uncertainty of kappa is priced at.
+_CAUTION = 7.0
+# Scales at which an arm's own steps are compared: several requests come and go, and a fall is one step of many.
+_GUARD_SCALES = (1, 2, 3)
+# Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for.
+_STEP_BATCHES = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Measured dispersion: squared surpluses, the drafts they stand for and batches, each of shape (runs, scales).
 
-    Scale j has batches of ``base`` * 2**j seconds.
+    Scale j has batches of ``base`` * 2**j seconds. ``steps`` and ``step_weights`` are squares and drafts of each
+    Pod's batches against its own batch before, without the two largest: a single jump, such as a fall, touches no
+    more than two, so the rest tell a noisy arm from one that fell.
     """
 
     base: float
     squares: Array
     weights: Array
     batches: Array
+    steps: Array
+    step_weights: Array
+
+    def arrays(self) -> tuple[Array, ...]:
+        """All measurements."""
+        return self.squares, self.weights, self.batches, self.steps, self.step_weights
 
     @property
     def scales(self) -> int:
@@ -57,8 +73,13 @@ class Dispersion:
         self.squares: Array = np.zeros((runs, scales))
         self.weights: Array = np.zeros((runs, scales))
         self.batches: Array = np.zeros((runs, scales))
+        self.steps: Array = np.zeros((runs, scales))
+        self.step_weights: Array = np.zeros((runs, scales))
+        self._peaks: Array = np.zeros((2, runs, scales))
         self._drafts: Array = np.zeros((scales, runs, pods))
         self._accepted: Array = np.zeros((scales, runs, pods))
+        self._before_drafts: Array = np.zeros((scales, runs, pods))
+        self._before_accepted: Array = np.zeros((scales, runs, pods))
         self._elapsed = [0.0] * scales
         self._past_drafts: Array = np.zeros(runs)
         self._past_accepted: Array = np.zeros(runs)
@@ -74,10 +95,13 @@ class Dispersion:
             # Half a base interval of slack: scrapes are never exactly on time.
             if self._elapsed[scale] < self.base * (2.0**scale - 0.5):
                 return
-            drafts, accepted, seconds = self._drafts[scale], self._accepted[scale], self._elapsed[scale]
+            drafts, accepted = self._drafts[scale].copy(), self._accepted[scale].copy()
+            seconds = self._elapsed[scale]
             self._score(scale, drafts, accepted)
-            self._drafts[scale] = np.zeros_like(drafts)
-            self._accepted[scale] = np.zeros_like(accepted)
+            if scale in _GUARD_SCALES:
+                self._score_step(scale, drafts, accepted)
+            self._drafts[scale] = 0.0
+            self._accepted[scale] = 0.0
             self._elapsed[scale] = 0.0
 
     def _score(self, scale: int, drafts: Array, accepted: Array) -> None:
@@ -98,85 +122,144 @@ class Dispersion:
         groups = np.count_nonzero(drafts, axis=1) - np.where(alone, 0, 1)
         self.batches[:, scale] += np.where(usable, groups, 0)
 
+    def _score_step(self, scale: int, drafts: Array, accepted: Array) -> None:
+        before, taken = self._before_drafts[scale], self._before_accepted[scale]
+        both = drafts + before
+        usable = (drafts > 0.0) & (before > 0.0)
+        mean = np.divide(accepted + taken, both, out=np.zeros_like(both), where=usable)
+        weight = np.divide(drafts * before, both, out=np.zeros_like(both), where=usable)
+        square = np.where(usable, (accepted - mean * drafts) ** 2, 0.0).sum(axis=1)
+        self.steps[:, scale] += square
+        first, second = self._peaks[0, :, scale], self._peaks[1, :, scale]
+        self._peaks[1, :, scale] = np.maximum(second, np.minimum(first, square))
+        self._peaks[0, :, scale] = np.maximum(first, square)
+        self.step_weights[:, scale] += weight.sum(axis=1)
+        self._before_drafts[scale], self._before_accepted[scale] = drafts, accepted
+
+    def select(self, runs: NDArray[np.bool_]) -> None:
+        """Keep these runs only."""
+        for name in ("squares", "weights", "batches", "steps", "step_weights", "_past_drafts", "_past_accepted"):
+            setattr(self, name, getattr(self, name)[runs])
+        for name in ("_drafts", "_accepted", "_before_drafts", "_before_accepted", "_peaks"):
+            setattr(self, name, getattr(self, name)[:, runs])
+
     def curve(self) -> Curve:
         """What has been measured."""
-        return Curve(self.base, self.squares.copy(), self.weights.copy(), self.batches.copy())
+        return Curve(
+            self.base,
+            self.squares.copy(),
+            self.weights.copy(),
+            self.batches.copy(),
+            self.steps - self._peaks.sum(axis=0),
+            self.step_weights.copy(),
+        )
 
 
 def resampled(curve: Curve, base: float, scales: int) -> Curve:
-    """The same measurement on another grid of scales: each takes what the next longer measured one knows.
+    """The same measurement on another grid of scales, kappa geometric and batches linear between the measured ones.
 
-    Scales above the longest measured one come out empty. A shorter window's kappa is never above a longer one's, so
-    this is cautious.
+    Scales shorter or longer than the measured ones come out empty, and so do the steps: they are compared between
+    arms at the very same length of batch only.
     """
     runs = curve.squares.shape[0]
-    out = [np.zeros((runs, scales)) for _ in range(3)]
+    arrays = [np.zeros((runs, scales)) for _ in curve.arrays()]
     for scale in range(scales):
-        j = int(np.ceil(np.log2(base * 2.0**scale / curve.base) - 0.01))
-        # Below half of the shortest measured batch it isn't knowledge any more.
-        if 0 <= j < curve.scales:
-            for into, source in zip(out, (curve.squares, curve.weights, curve.batches), strict=True):
-                into[:, scale] = source[:, j]
-    return Curve(base, *out)
+        position = np.log2(base * 2.0**scale / curve.base)
+        low = int(np.floor(position + 1e-9))
+        part = position - low
+        high = low if part < 1e-9 else low + 1
+        if low < 0 or high >= curve.scales:
+            continue
+        known = (curve.weights[:, low] > 0.0) & (curve.weights[:, high] > 0.0)
+        weights = np.where(known, (1.0 - part) * curve.weights[:, low] + part * curve.weights[:, high], 0.0)
+        ends = [
+            np.maximum(curve.squares[:, j], 1e-300) / np.where(known, curve.weights[:, j], 1.0) for j in (low, high)
+        ]
+        arrays[0][:, scale] = weights * ends[0] ** (1.0 - part) * ends[1] ** part
+        arrays[1][:, scale] = weights
+        batches = (1.0 - part) * curve.batches[:, low] + part * curve.batches[:, high]
+        arrays[2][:, scale] = np.where(known, batches, 0.0)
+    return Curve(base, *arrays)
 
 
 def merged(first: Curve, second: Curve) -> Curve:
     """Both measurements together; their grids must be the same."""
     if first.base != second.base or first.scales != second.scales:
         raise ValueError("two dispersion curves on different grids can't be merged: resample one of them first")
-    return Curve(
-        first.base,
-        first.squares + second.squares,
-        first.weights + second.weights,
-        first.batches + second.batches,
-    )
+    return Curve(first.base, *(a + b for a, b in zip(first.arrays(), second.arrays(), strict=True)))
 
 
 def kappa(curve: Curve) -> Array:
     """Dispersion per draft by scale, shape (runs, scales); NaN in runs that know nothing.
 
-    A scale with few batches leans towards twice the next shorter one, and every scale is held between once and twice
-    that: kappa can't fall with the window's length, nor grow faster than it.
+    A scale with few batches leans towards its neighbours: a short one towards a part of the longer one above it, a
+    long one towards the shorter scales' growth continued. Every scale is held between once and twice
+    the one before, since kappa can't fall with the window's length, nor grow faster than it. Last, each is raised by
+    what its own uncertainty costs: for a normal tail at exp(-h), a variance known with relative variance v makes the
+    tail exp(h**2 v / 2) times as heavy, which a variance larger by h v / 2 undoes.
     """
-    known = curve.batches > 0.0
-    raw = np.divide(curve.squares, curve.weights, out=np.full_like(curve.squares, np.nan), where=curve.weights > 0.0)
-    out = np.full_like(raw, np.nan)
-    # Shorter than anything measured: as noisy as the shortest measured scale.
-    first = np.argmax(known, axis=1)
-    start = np.where(known.any(axis=1), np.take_along_axis(raw, first[:, None], axis=1)[:, 0], np.nan)
-    previous = start
-    for scale in range(curve.scales):
-        count = curve.batches[:, scale]
-        most = 2.0 * previous
-        leaning = (count * np.where(known[:, scale], raw[:, scale], 0.0) + _PRIOR_BATCHES * most) / (
-            count + _PRIOR_BATCHES
-        )
-        value = np.where(scale <= first, start, np.clip(leaning, previous, most))
-        out[:, scale] = value
-        previous = value
-    return out
+    count, prior = curve.batches, _PRIOR_BATCHES
+    known = count > 0.0
+    raw = np.divide(curve.squares, curve.weights, out=np.full_like(curve.squares, np.nan), where=known)
+    certain = count.copy()
+    above, more = np.full(raw.shape[0], np.nan), np.zeros(raw.shape[0])
+    for scale in reversed(range(curve.scales)):
+        own = count[:, scale]
+        weight = np.where(np.isfinite(above), np.clip(more - own, 0.0, prior), 0.0)
+        found = np.where(known[:, scale], raw[:, scale], 0.0)
+        total = own + weight
+        shorter = above * 2.0**-_SHORTER
+        leaning = np.divide(own * found + weight * np.nan_to_num(shorter), total, out=shorter, where=total > 0.0)
+        raw[:, scale] = above = leaning
+        more = np.maximum(more, own)
+        certain[:, scale] = more
+    out = np.empty_like(raw)
+    out[:, 0] = previous = raw[:, 0]
+    growth, most = np.full_like(previous, 2.0), count[:, 0]
+    for scale in range(1, curve.scales):
+        own = count[:, scale]
+        weight = np.clip(most - own, 0.0, prior)
+        total = np.maximum(own + weight, 1e-9)
+        found = np.nan_to_num(raw[:, scale])
+        leaning = np.where(own + weight > 0.0, (own * found + weight * growth**_DAMPING * previous) / total, found)
+        value = np.clip(leaning, previous, 2.0 * previous)
+        growth = np.divide(value, previous, out=growth.copy(), where=previous > 0.0)
+        out[:, scale] = previous = value
+        most = np.maximum(most, own)
+    return np.asarray(out * (1.0 + _CAUTION / (certain + 2.0 * prior)))
 
 
-def guarded(stable: Array, canary: Curve) -> Array:
-    """The canary's kappa by scale: stable's, or more where the canary's own batches are the noisier.
+def excess(stable: Curve, canary: Curve) -> Array:
+    """The canary's dispersion over stable's, shape (runs,), by how much their Pods jump about; one for all scales.
 
-    ``stable`` is kappa of the stable arm, (runs, scales). The canary's excess is one factor for all scales, and
-    counts for nothing until it has batches to show for it.
+    It is drawn to 1 by one standard error, so that what the few batches of a fresh canary show by chance counts for
+    nothing.
     """
-    own = np.divide(canary.squares, canary.weights, out=np.zeros_like(canary.squares), where=canary.weights > 0.0)
-    known = (canary.batches > 0.0) & np.isfinite(stable) & (stable > 0.0)
+    known = (stable.step_weights > 0.0) & (canary.step_weights > 0.0) & (stable.steps > 0.0)
+    expected = np.divide(stable.steps, stable.step_weights, out=np.ones_like(stable.steps), where=known)
+    found = np.divide(canary.steps, canary.step_weights, out=np.ones_like(canary.steps), where=known)
     count = np.where(known, canary.batches, 0.0)
-    relative = np.where(known, own / np.where(known, stable, 1.0), 0.0)
-    factor = (_PRIOR_CANARY + (count * relative).sum(axis=1)) / (_PRIOR_CANARY + count.sum(axis=1))
-    return np.asarray(stable * np.maximum(1.0, factor)[:, None])
+    total = count.sum(axis=1)
+    mean = np.divide((count * found / expected).sum(axis=1), total, out=np.ones_like(total), where=total > 0.0)
+    error = np.sqrt(_STEP_BATCHES / np.maximum(total, _STEP_BATCHES))
+    return np.asarray(np.clip(1.0, mean * (1.0 - error), mean * (1.0 + error)))
 
 
-def at_window(kappas: Array, base: float, windows: Array) -> Array:
-    """kappa at windows of the given seconds, shape (runs, windows): geometric between scales, linear in W above."""
+def at_window(kappas: Array, base: float, windows: Array) -> tuple[Array, Array]:
+    """kappa at windows of the given seconds and its slope d log kappa / d log W, both (runs, windows).
+
+    Geometric between scales; the last scale's growth goes on above.
+    """
+    logs = np.log(kappas)
+    last = kappas.shape[1] - 1
     position = np.log2(np.maximum(windows, base) / base)
-    low = np.minimum(position.astype(int), kappas.shape[1] - 1)
-    high = np.minimum(low + 1, kappas.shape[1] - 1)
-    part = np.where(high > low, position - low, 0.0)
-    inside = kappas[:, low] ** (1.0 - part) * kappas[:, high] ** part
-    beyond = np.maximum(position - (kappas.shape[1] - 1), 0.0)
-    return np.asarray(inside * 2.0**beyond)
+    low = np.minimum(position.astype(int), last - 1)
+    rise = logs[:, low + 1] - logs[:, low]
+    value = np.exp(logs[:, low] + (position - low) * rise)
+    # The slope at the scales, half a scale to either side, and linear between them.
+    middle = np.clip(position - 0.5, 0.0, last - 1)
+    left = np.minimum(middle.astype(int), max(last - 2, 0))
+    rises = np.diff(logs, axis=1) / np.log(2.0)
+    right = np.minimum(left + 1, last - 1)
+    slope = rises[:, left] + (middle - left) * (rises[:, right] - rises[:, left])
+    return np.asarray(value), np.asarray(np.clip(slope, 0.0, 1.0))

@@ -9,10 +9,11 @@ import numpy as np
 
 from specdecode.acceptance.arm import MAX_PODS, Columns
 from specdecode.acceptance.counters import Counters
-from specdecode.acceptance.dispersion import Curve, Dispersion
+from specdecode.acceptance.dispersion import Curve, Dispersion, merged
 from specdecode.acceptance.types import Sample, ScrapeError
 
 _SCALES = 9
+_SAVED = ("squares", "weights", "batches")
 
 
 class History:
@@ -31,8 +32,9 @@ class History:
         self._past: Curve | None = None
         self._then: float | None = None
         if state and state.get("base") == interval and state["squares"]:
-            rows = [np.array(state[name], dtype=float) for name in ("squares", "weights", "batches")]
-            self._past = Curve(interval, rows[0], rows[1], rows[2])
+            rows = [np.array(state[name], dtype=float) for name in _SAVED]
+            nothing = np.zeros_like(rows[0])
+            self._past = Curve(interval, *rows, nothing, nothing)
             self._width = rows[0].shape[0]
 
     def observe(self, items: Iterable[Sample | ScrapeError]) -> None:
@@ -73,8 +75,7 @@ class History:
         if curve is None:
             return None
         more = width - curve.squares.shape[0]
-        rows = [np.pad(a, ((0, more), (0, 0))) for a in (curve.squares, curve.weights, curve.batches)]
-        return Curve(curve.base, rows[0], rows[1], rows[2])
+        return Curve(curve.base, *(np.pad(a, ((0, more), (0, 0))) for a in curve.arrays()))
 
     def curve(self) -> Curve | None:
         """Dispersion by scale, one row for each number of leading positions; None if nothing is known."""
@@ -83,7 +84,7 @@ class History:
             return own if self._past is None else self._past
         past = self._padded(self._past, own.squares.shape[0])
         assert past is not None
-        return Curve(own.base, own.squares + past.squares, own.weights + past.weights, own.batches + past.batches)
+        return merged(past, own)
 
     def of_positions(self, positions: int) -> Curve | None:
         """The row for this many leading positions."""
@@ -91,7 +92,7 @@ class History:
         if curve is None or not 1 <= positions <= curve.squares.shape[0]:
             return None
         row = slice(positions - 1, positions)
-        return Curve(curve.base, curve.squares[row], curve.weights[row], curve.batches[row])
+        return Curve(curve.base, *(a[row] for a in curve.arrays()))
 
     def state(self) -> dict[str, Any]:
         """JSON, restorable."""

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from specdecode.acceptance.dispersion import Array, at_window
 
 # Shares of 1 - confidence for a false rollback, by measure; they add up to 1.
-SHARES = {"length": 0.6, "collapse": 0.1, "errors": 0.1, "floor": 0.1, "latency": 0.1}
+SHARES = {"length": 0.9, "collapse": 0.025, "errors": 0.025, "floor": 0.025, "latency": 0.025}
 
 # Falls beyond the margin that the mixture looks for, in margins, and their prior weights.
-FALLS = np.array([1.0, 2.0, 4.0, 12.0])
-FALL_WEIGHTS = np.array([0.4, 0.25, 0.2, 0.15])
+FALLS = np.array([1.0, 3.0])
+FALL_WEIGHTS = np.array([0.5, 0.5])
 # For Pass: how far above the boundary the canary is hoped to be; 1 is as good as stable.
-GAINS = np.array([0.5, 1.0, 2.0])
-GAIN_WEIGHTS = np.array([0.15, 0.7, 0.15])
+GAINS = np.array([1.0, 2.0])
+GAIN_WEIGHTS = np.array([0.85, 0.15])
 # Shares of the distance from a tolerated failure rate to 1.
 RATES = np.array([0.1, 0.3, 0.6, 0.9])
 
@@ -40,6 +40,15 @@ RATES = np.array([0.1, 0.3, 0.6, 0.9])
 _RUNGS = 6
 # Stable's last window, for the step in which it no longer serves.
 _LAST_SECONDS = 600.0
+# Variance of a window that began empty over that of a steady one with as many drafts: 2/3 in the limit of short
+# windows, and never much above 1.
+_FRESH = (2.0 / 3.0, 1.1)
+# Share of the length test's budget for the window from the canary's beginning; the rest is the restarts'.
+_WHOLE_SHARE = 0.75
+# The restarts' budget by period: the first hour, then twice as long each; every later period has this part of what
+# the one before it had.
+_PERIOD = 3600.0
+_LATER = 0.2
 
 
 class Finding(IntEnum):
@@ -58,24 +67,28 @@ class Sums:
     """Running sums, each of shape (runs,) or, on the ladder, (runs, starts).
 
     ``accepted`` counts the common positions, ``first`` position 1 alone; ``finished`` requests that engines ended;
-    ``ended`` and ``failed`` are what the errors test goes by.
+    ``running`` the change of requests in flight; ``busy`` request-seconds in flight; ``ended`` and ``failed`` are
+    what the errors test goes by.
     """
 
     canary_drafts: Array
     canary_accepted: Array
     canary_first: Array
     canary_finished: Array
+    canary_running: Array
     canary_ended: Array
     canary_failed: Array
     stable_drafts: Array
     stable_accepted: Array
     stable_first: Array
+    stable_finished: Array
+    stable_busy: Array
     stable_ended: Array
     stable_failed: Array
 
 
 COLUMNS = tuple(field.name for field in fields(Sums))
-_STABLE = np.array([name.startswith("stable") for name in COLUMNS])
+_STABLE = np.array([[name.startswith("stable")] for name in COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +136,19 @@ def log_mixture(score: Array, information: Array, shifts: Array, weights: Array)
     return np.asarray(top + np.log(np.exp(exponents - top[..., None]).sum(axis=-1)))
 
 
+def crossed(score: Array, information: Array, shifts: Array, weights: Array, bound: Array) -> NDArray[np.bool_]:
+    """Where the mixture reaches ``bound`` (a log)."""
+    out = np.zeros(score.shape, dtype=bool)
+    # No mixture exceeds the largest likelihood ratio, score**2 / (2 * information).
+    near = (score > 0.0) & (score**2 >= 2.0 * bound * information) & (information > 0.0)
+    if near.any():
+        out[near] = log_mixture(score[near], information[near], shifts, weights) >= bound[near]
+    return out
+
+
 def needed_information(margin: float, error: float) -> float:
     """Information at which a canary as good as stable is expected to pass."""
-    return float(2.0 * (np.log(1.0 / error) - np.log(GAIN_WEIGHTS[1])) / margin**2)
+    return float(2.0 * (np.log(1.0 / error) - np.log(GAIN_WEIGHTS[0])) / margin**2)
 
 
 def half_width(information: float, margin: float, error: float) -> float:
@@ -145,40 +168,40 @@ class Ladder:
     def __init__(self, runs: int, now: float) -> None:
         self.runs = runs
         self.looks = 0
-        self.total: Array = np.zeros((runs, len(COLUMNS)))
+        self.total: Array = np.zeros((len(COLUMNS), runs))
         self.indices: list[int] = [0]
         self.times: list[float] = [now]
-        self.starts: Array = np.zeros((runs, 1, len(COLUMNS)))
+        self.starts: Array = np.zeros((len(COLUMNS), runs, 1))
 
     def add(self, increments: Array) -> None:
-        """Add one look's increments, shape (runs, columns)."""
+        """Add one look's increments, shape (columns, runs)."""
         self.looks += 1
         self.total = self.total + increments
 
     def windows(self) -> Array:
-        """Sums since each start, shape (runs, starts, columns)."""
-        return np.asarray(self.total[:, None, :] - self.starts)
+        """Sums since each start, shape (columns, runs, starts)."""
+        return np.asarray(self.total[:, :, None] - self.starts)
 
     def close(self, now: float) -> None:
         """Make this look a start, and drop the starts that are too old for their place."""
         keep = [k for k, index in enumerate(self.indices) if _stays(index, self.looks)]
         self.indices = [self.indices[k] for k in keep] + [self.looks]
         self.times = [self.times[k] for k in keep] + [now]
-        self.starts = np.concatenate([self.starts[:, keep, :], self.total[:, None, :]], axis=1)
+        self.starts = np.concatenate([self.starts[:, :, keep], self.total[:, :, None]], axis=2)
 
     def select(self, runs: NDArray[np.bool_]) -> None:
         """Keep these runs only."""
-        self.total, self.starts = self.total[runs], self.starts[runs]
-        self.runs = int(self.total.shape[0])
+        self.total, self.starts = self.total[:, runs], self.starts[:, runs]
+        self.runs = int(self.total.shape[1])
 
     def state(self) -> dict[str, Any]:
         """JSON of a ladder with one run."""
         return {
             "looks": self.looks,
-            "total": _short(self.total[0]),
+            "total": _short(self.total[:, 0]),
             "indices": self.indices,
             "times": [round(t, 3) for t in self.times],
-            "starts": [_short(row) for row in self.starts[0]],
+            "starts": [_short(row) for row in self.starts[:, 0].T],
         }
 
     @classmethod
@@ -186,10 +209,10 @@ class Ladder:
         """The ladder whose ``state()`` this is."""
         ladder = cls(1, 0.0)
         ladder.looks = int(state["looks"])
-        ladder.total = np.array([state["total"]], dtype=float)
+        ladder.total = np.array([state["total"]], dtype=float).T
         ladder.indices = [int(i) for i in state["indices"]]
         ladder.times = [float(t) for t in state["times"]]
-        ladder.starts = np.array([state["starts"]], dtype=float)
+        ladder.starts = np.array(state["starts"], dtype=float).T[:, None, :]
         return ladder
 
 
@@ -207,15 +230,16 @@ class Kernel:
 
     def __init__(self, settings: Settings, runs: int, now: float) -> None:
         self.settings = settings
+        self.began = now
         self.ladder = Ladder(runs, now)
-        self.step_start: Array = np.zeros((runs, len(COLUMNS)))
+        self.step_start: Array = np.zeros((len(COLUMNS), runs))
         self.step_time = now
         self.reference: Array | None = None
 
     def compare_with_last(self, now: float) -> None:
         """Stable is leaving: from now on compare with its sums over the last ten minutes, or what there is of them."""
         starts = [k for k, t in enumerate(self.ladder.times) if now - t <= _LAST_SECONDS] or [0]
-        last = self.ladder.windows()[:, starts[0], :]
+        last = self.ladder.windows()[:, :, starts[0]]
         self.reference = np.where(_STABLE, last, 0.0)
         self.ladder = Ladder(self.ladder.runs, now)
 
@@ -227,16 +251,16 @@ class Kernel:
     def select(self, runs: NDArray[np.bool_]) -> None:
         """Keep these runs only."""
         self.ladder.select(runs)
-        self.step_start = self.step_start[runs]
+        self.step_start = self.step_start[:, runs]
         if self.reference is not None:
-            self.reference = self.reference[runs]
+            self.reference = self.reference[:, runs]
 
     def rates(self) -> dict[str, float]:
         """Sums and rates of the only run since the step began, for the sentences."""
         step = self.ladder.total - self.step_start
         if self.reference is not None:
             step = np.where(_STABLE, self.reference, step)
-        out = dict(zip(COLUMNS, (float(x) for x in step[0]), strict=True))
+        out = dict(zip(COLUMNS, (float(x) for x in step[:, 0]), strict=True))
         for arm in ("canary", "stable"):
             drafts, ended = max(out[f"{arm}_drafts"], 1.0), max(out[f"{arm}_ended"], 1.0)
             out[f"{arm}_accepted"] /= drafts
@@ -247,45 +271,47 @@ class Kernel:
     def state(self) -> dict[str, Any]:
         """JSON of a kernel with one run."""
         return {
+            "began": self.began,
             "ladder": self.ladder.state(),
-            "step": _short(self.step_start[0]),
+            "step": _short(self.step_start[:, 0]),
             "step_time": self.step_time,
-            "reference": None if self.reference is None else _short(self.reference[0]),
+            "reference": None if self.reference is None else _short(self.reference[:, 0]),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what ``state()`` gave."""
+        self.began = float(state["began"])
         self.ladder = Ladder.restored(state["ladder"])
-        self.step_start = np.array([state["step"]], dtype=float)
+        self.step_start = np.array([state["step"]], dtype=float).T
         self.step_time = float(state["step_time"])
         reference = state["reference"]
-        self.reference = None if reference is None else np.array([reference], dtype=float)
+        self.reference = None if reference is None else np.array([reference], dtype=float).T
 
     def look(
-        self, now: float, increments: Array, running: Array, counted: bool, kappas: tuple[Array, Array], base: float
+        self, now: float, increments: Array, running: Array, counted: bool, kappas: Array, excess: Array, base: float
     ) -> Look:
-        """Judge, after adding one look's ``increments`` of shape (runs, columns).
+        """Judge, after adding one look's ``increments`` of shape (columns, runs).
 
         ``running``: the canary's requests in flight (or its engines, if ``counted`` is false: requests unknown).
-        ``kappas``: dispersion by scale of canary and stable, each (runs, scales), scale 0 being ``base`` seconds.
+        ``kappas``: stable's dispersion by scale, (runs, scales), scale 0 being ``base`` seconds; the canary's is
+        ``excess``, (runs,), times that.
         """
         ladder = self.ladder
         ladder.add(increments)
-        windows = ladder.windows()
-        lengths = now - np.array(ladder.times)
-        step = (ladder.total - self.step_start)[:, None, :]
-        windows = np.concatenate([windows, step], axis=1)
+        lengths = np.append(now - np.array(ladder.times), now - self.step_time)
+        starts = np.concatenate([ladder.starts, self.step_start[:, :, None]], axis=2)
+        windows = ladder.total[:, :, None] - starts
         if self.reference is not None:
-            windows = np.where(_STABLE, self.reference[:, None, :], windows)
-        lengths = np.append(lengths, now - self.step_time)
-        sums = Sums(*(windows[:, :, c] for c in range(windows.shape[2])))
+            windows = np.where(_STABLE[:, :, None], self.reference[:, :, None], windows)
+        sums = Sums(*windows)
         requests = sums.canary_finished + running[:, None]
-        change, information = self._change(sums, lengths, kappas, base)
+        ratio = self._fresh(sums, lengths, running) if counted else None
+        change, information = self._change(sums, lengths, kappas, excess, base, ratio)
         spread = self._spread(information, requests, counted)
 
         if self.reference is not None:
             spread = np.zeros_like(spread)
-        length = self._length_fails(change, spread)
+        length = self._length_fails(change, spread, now - self.began)
         finding = np.zeros(ladder.runs, dtype=np.int64)
         for code, fired in (
             (Finding.LENGTH, length),
@@ -310,14 +336,43 @@ class Kernel:
         ladder.close(now)
         return result
 
-    def _change(self, sums: Sums, lengths: Array, kappas: tuple[Array, Array], base: float) -> tuple[Array, Array]:
+    def _fresh(self, sums: Sums, lengths: Array, running: Array) -> tuple[Array, Array]:
+        """Drafts that arriving requests and those in flight at the window's start stand for, over the canary's own.
+
+        Both are 1 in a steady state. A window that began with an empty canary has none of the second.
+        """
+        drafts = np.maximum(sums.canary_drafts, 1.0)
+        finished, busy = sums.stable_finished[:, :1], sums.stable_busy[:, :1]
+        known = (finished >= self.settings.min_requests) & (busy > 0.0)
+        per_request = sums.stable_drafts[:, :1] / np.maximum(finished, 1.0)
+        per_second = sums.stable_drafts[:, :1] / np.maximum(busy, 1e-9)
+        arrived = np.maximum(sums.canary_finished + sums.canary_running, 0.0)
+        before = np.maximum(running[:, None] - sums.canary_running, 0.0)
+        return (
+            np.where(known, arrived * per_request / drafts, 1.0),
+            np.where(known, before * per_second * lengths / drafts, 1.0),
+        )
+
+    def _change(
+        self,
+        sums: Sums,
+        lengths: Array,
+        kappas: Array,
+        excess: Array,
+        base: float,
+        fresh: tuple[Array, Array] | None,
+    ) -> tuple[Array, Array]:
         """Relative change of acceptance length, and one over its variance at the boundary; 0 where unknown."""
         some = (sums.canary_drafts > 0.0) & (sums.stable_drafts > 0.0)
         canary_drafts = np.where(some, sums.canary_drafts, 1.0)
         stable_drafts = np.where(some, sums.stable_drafts, 1.0)
         stable_length = 1.0 + sums.stable_accepted / stable_drafts
         change = (1.0 + sums.canary_accepted / canary_drafts) / stable_length - 1.0
-        canary, stable = (at_window(k, base, lengths) for k in kappas)
+        stable, slope = at_window(kappas, base, lengths)
+        canary = stable * excess[:, None]
+        if fresh is not None:
+            arriving, before = fresh
+            canary = canary * np.clip((1.0 - slope) * arriving + slope * before, *_FRESH)
         # Both terms at the boundary: change = -margin.
         variance = (canary / canary_drafts + (1.0 - self.settings.margin) ** 2 * stable / stable_drafts) / (
             stable_length**2
@@ -332,21 +387,24 @@ class Kernel:
             return information
         return np.where(requests >= self.settings.min_requests, information, 0.0)
 
-    def _length_fails(self, change: Array, information: Array) -> NDArray[np.bool_]:
+    def _length_fails(self, change: Array, information: Array, elapsed: float) -> NDArray[np.bool_]:
         margin = self.settings.margin
         score = np.where(information > 0.0, -information * (np.nan_to_num(change) + margin), 0.0)
-        evidence = log_mixture(score, information, margin * FALLS, FALL_WEIGHTS)
-        whole = np.maximum(information[:, :1], information)
+        # How many independent windows of this one's information the present period will have held at its end.
+        period = int(np.log2(1.0 + elapsed / _PERIOD))
+        end = _PERIOD * (2.0 ** (period + 1) - 1.0)
+        whole = np.maximum(information[:, :1] * end / elapsed, information)
         ratio = np.divide(whole, information, out=np.ones_like(whole), where=information > 0.0)
-        bound = np.log(1.0 / (SHARES["length"] * self.settings.error)) + np.log(2.0) + np.log(ratio)
-        # The window from the beginning has half of the share to itself.
-        return np.asarray((evidence >= bound) & (information > 0.0))
+        restart = (1.0 - _WHOLE_SHARE) * (1.0 - _LATER) * _LATER**period / ratio
+        restart[:, 0] = _WHOLE_SHARE
+        bound = -np.log(SHARES["length"] * self.settings.error * restart)
+        return crossed(score, information, margin * FALLS, FALL_WEIGHTS, bound)
 
     def _passes(self, change: Array, information: Array) -> NDArray[np.bool_]:
         margin = self.settings.margin
         score = np.where(information > 0.0, information * (np.nan_to_num(change) + margin), 0.0)
-        evidence = log_mixture(score, information, margin * GAINS, GAIN_WEIGHTS)
-        return np.asarray((evidence >= np.log(1.0 / self.settings.pass_error)) & (information > 0.0))
+        bound = np.full(score.shape, np.log(1.0 / self.settings.pass_error))
+        return crossed(score, information, margin * GAINS, GAIN_WEIGHTS, bound)
 
     def _bound(self, share: str) -> float:
         # Windows that end at look k share 1 / (k (k + 1)) of the budget: over all looks that adds up to it.
@@ -358,36 +416,38 @@ class Kernel:
         settings = self.settings
         canary = sums.canary_accepted / np.maximum(sums.canary_drafts, 1.0)
         stable = sums.stable_accepted / np.maximum(sums.stable_drafts, 1.0)
-        stable_first = sums.stable_first / np.maximum(sums.stable_drafts, 1.0)
-        expected = np.maximum((1.0 - settings.margin) * (1.0 + stable) - 1.0, 0.0)
+        suspect = self._comparable(sums, requests) & (canary < settings.collapse * stable)
+        if not suspect.any():
+            return suspect
         width = float(max(settings.positions, 1))
-        evidence = requests * entropy(canary / width, expected / width)
-        return np.asarray(
-            (sums.canary_drafts > 0.0)
-            & (sums.stable_drafts > 0.0)
-            & (requests >= settings.min_requests)
-            & (stable_first >= settings.floor)
-            & (canary < settings.collapse * stable)
-            & (canary < expected)
-            & (evidence >= self._bound("collapse"))
-        )
+        expected = np.maximum((1.0 - settings.margin) * (1.0 + stable[suspect]) - 1.0, 0.0)
+        evidence = requests[suspect] * entropy(canary[suspect] / width, expected / width)
+        suspect[suspect] = (canary[suspect] < expected) & (evidence >= self._bound("collapse"))
+        return suspect
 
     def _floor_fails(self, sums: Sums, requests: Array) -> NDArray[np.bool_]:
         settings = self.settings
         canary = sums.canary_first / np.maximum(sums.canary_drafts, 1.0)
-        stable = sums.stable_first / np.maximum(sums.stable_drafts, 1.0)
+        suspect = self._comparable(sums, requests) & (canary < settings.floor)
+        if suspect.any():
+            evidence = requests[suspect] * entropy(canary[suspect], np.full(suspect.sum(), settings.floor))
+            suspect[suspect] = evidence >= self._bound("floor")
+        return suspect
+
+    def _comparable(self, sums: Sums, requests: Array) -> NDArray[np.bool_]:
+        """Both arms drafted, enough of the canary's requests are seen, and stable is above the floor."""
         return np.asarray(
             (sums.canary_drafts > 0.0)
             & (sums.stable_drafts > 0.0)
-            & (requests >= settings.min_requests)
-            & (stable >= settings.floor)
-            & (canary < settings.floor)
-            & (requests * entropy(canary, np.full_like(canary, settings.floor)) >= self._bound("floor"))
+            & (requests >= self.settings.min_requests)
+            & (sums.stable_first >= self.settings.floor * sums.stable_drafts)
         )
 
     def _errors_fail(self, sums: Sums) -> NDArray[np.bool_]:
         settings = self.settings
         ended, failed = sums.canary_ended, sums.canary_failed
+        if not failed.any():
+            return np.zeros(failed.shape, dtype=bool)
         seen = sums.stable_ended + 1.0
         rate = (sums.stable_failed + 0.5) / seen
         rate = rate + 2.0 * np.sqrt(rate * (1.0 - np.minimum(rate, 1.0)) / seen)

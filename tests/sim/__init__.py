@@ -1,0 +1,1 @@
+"""Simulated traffic and the bench of the acceptance analysis."""

@@ -1,0 +1,150 @@
+"""The operator's own kernel over simulated traffic: many runs at once, the code that the controller calls with one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdecode.acceptance.dispersion import Curve, Dispersion, excess, kappa, merged, resampled
+from specdecode.acceptance.kernel import COLUMNS, Finding, Kernel, Settings
+from tests.sim.traffic import LOOK, POSITIONS, Array, ArmTraffic, Traffic, draft_noise, simulate
+
+SCALES = 11
+HISTORY_LOOK = 30.0
+NEVER = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is done to the traffic: the canary's acceptance length falls by ``fall`` from look ``onset`` on."""
+
+    fall: float = 0.0
+    onset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the scrapers would have counted, by run, look and Pod."""
+
+    drafts: Array
+    accepted: Array
+    first: Array
+    finished: Array
+    running: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """First looks (counted from 1; NEVER if none) of Fail and Pass, what failed, and the canary's drafts by look."""
+
+    fail: NDArray[np.int64]
+    passed: NDArray[np.int64]
+    finding: NDArray[np.int64]
+
+
+def settings(margin: float = 0.05, error: float = 0.01, min_requests: int = 20) -> Settings:
+    """The default policy's."""
+    return Settings(
+        margin=margin,
+        error=error,
+        pass_error=error,
+        min_requests=min_requests,
+        positions=POSITIONS,
+        floor=0.1,
+        collapse=0.5,
+        errors_tolerance=0.02,
+        errors_ratio=2.0,
+    )
+
+
+def factor(fall: float, per_draft: float) -> float:
+    """What accepted tokens are multiplied with so that 1 + per_draft falls by ``fall``."""
+    return ((1.0 - fall) * (1.0 + per_draft) - 1.0) / per_draft
+
+
+def observed(arm: ArmTraffic, traffic: Traffic, scale: Array, rng: np.random.Generator) -> Counts:
+    """Add the noise of single drafts; ``scale``, by look, multiplies acceptance."""
+    noise = np.sqrt(arm.drafts * draft_noise(traffic)) * rng.standard_normal(arm.drafts.shape)
+    accepted = np.maximum((arm.accepted + noise) * scale[None, :, None], 0.0)
+    return Counts(arm.drafts, accepted, arm.first * scale[None, :, None], arm.finished, arm.running)
+
+
+def grouped(arm: ArmTraffic, pods: int) -> ArmTraffic:
+    """The same requests on fewer Pods."""
+    runs, looks, many = arm.drafts.shape
+
+    def fold(x: Array) -> Array:
+        return np.asarray(x.reshape(runs, looks, pods, many // pods).sum(axis=3))
+
+    return ArmTraffic(fold(arm.drafts), fold(arm.accepted), fold(arm.first), arm.finished, arm.running)
+
+
+def history_curve(traffic: Traffic, rng: np.random.Generator, *, runs: int, hours: float, pods: int) -> Curve:
+    """Dispersion of stable before the canary, as the controller records it, for many independent pasts."""
+    looks = int(hours * 3600.0 / HISTORY_LOOK)
+    running = traffic.running / traffic.weight
+    arm = simulate(
+        traffic, rng, runs=runs, looks=looks, pods=pods, running=running, from_empty=False, look=HISTORY_LOOK
+    )
+    counts = observed(arm, traffic, np.ones(looks), rng)
+    dispersion = Dispersion(HISTORY_LOOK, 9, runs, pods)
+    for i in range(looks):
+        dispersion.add(HISTORY_LOOK, counts.drafts[:, i, :], counts.accepted[:, i, :])
+    return resampled(dispersion.curve(), LOOK, SCALES)
+
+
+def play(cells: list[Counts], stable: Counts, past: Curve | None, rules: Settings) -> list[Outcome]:
+    """Run the kernel over each cell's canary beside the same stable arm, to each run's end or Fail."""
+    runs, looks, _ = stable.drafts.shape
+    many = runs * len(cells)
+    base = np.tile(np.arange(runs), len(cells))
+    alive = np.arange(many)
+    fail, passed = np.full(many, NEVER), np.full(many, NEVER)
+    finding = np.zeros(many, dtype=np.int64)
+    kernel = Kernel(rules, many, 0.0)
+    drafts, accepted = (np.concatenate([getattr(c, name) for c in cells]) for name in ("drafts", "accepted"))
+    own = Dispersion(LOOK, SCALES, many, drafts.shape[2])
+    other = Dispersion(LOOK, SCALES, runs, stable.drafts.shape[2])
+    running = np.concatenate([c.running for c in cells])
+    canary = {
+        "canary_drafts": drafts.sum(axis=2),
+        "canary_accepted": accepted.sum(axis=2),
+        "canary_first": np.concatenate([c.first for c in cells]).sum(axis=2),
+        "canary_finished": np.concatenate([c.finished for c in cells]),
+        "canary_running": np.diff(running, axis=1, prepend=0.0),
+    }
+    shared = {
+        "stable_drafts": stable.drafts.sum(axis=2),
+        "stable_accepted": stable.accepted.sum(axis=2),
+        "stable_first": stable.first.sum(axis=2),
+        "stable_finished": stable.finished,
+        "stable_busy": stable.running * LOOK,
+    }
+    for i in range(looks):
+        own.add(LOOK, drafts[alive, i, :], accepted[alive, i, :])
+        other.add(LOOK, stable.drafts[:, i, :], stable.accepted[:, i, :])
+        measured = other.curve()
+        curve = measured if past is None else merged(past, measured)
+        mine = base[alive]
+        row = np.zeros((len(COLUMNS), alive.size))
+        for c, name in enumerate(COLUMNS):
+            if name in canary:
+                row[c] = canary[name][alive, i]
+            elif name in shared:
+                row[c] = shared[name][mine, i]
+        factor = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
+        look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, kappa(curve)[mine], factor, LOOK)
+        failed = look.finding != Finding.NOTHING
+        new = alive[look.passed]
+        passed[new] = np.minimum(passed[new], i + 1)
+        if failed.any():
+            fail[alive[failed]] = i + 1
+            finding[alive[failed]] = look.finding[failed]
+            alive = alive[~failed]
+            kernel.select(~failed)
+            own.select(~failed)
+            if not alive.size:
+                break
+    return [Outcome(*(x[c * runs : (c + 1) * runs] for x in (fail, passed, finding))) for c in range(len(cells))]
