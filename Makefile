@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.ready-$(shell cat requirements/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.ready-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 SEED ?= 1
 
 .PHONY: help setup demo test test-unit test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
@@ -18,7 +18,7 @@ $(STAMP):
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) can't make virtual environments: install its venv package (python3-venv on Debian)"; exit 1; }
 	@echo "setting up $(VENV) ..."
-	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

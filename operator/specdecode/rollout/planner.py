@@ -71,6 +71,7 @@ def _recognise(draft: Draft) -> None:
         return
     number = max([r.number for r in snap.records] + [snap.resource.status.current_revision], default=0) + 1
     draft.create = RevisionRecord(number, snap.resource.spec, snap.rendering)
+    draft.doing = Word(reasons.RECORDING, f"Recording revision {number}")
 
 
 def _choose(draft: Draft) -> None:
@@ -286,10 +287,10 @@ def splits(draft: Draft, stable: ArmObserved, canary: ArmObserved) -> tuple[Spli
             asked = Split(100, 0)
         # A route that isn't accepted has no effect that we know of; only Split() itself equals nothing asked for.
         return asked, asked if route.accepted else Split(-1, 0)
-    return (
-        Split(stable.router.replicas, canary.router.replicas),
-        Split(stable.router.ready, canary.router.ready),
-    )
+    asked = Split(stable.router.replicas, canary.router.replicas)
+    # A router that replaces another counts once, though both take traffic for a moment: else every change of a list
+    # would look like a change of the weight, and undo itself.
+    return asked, Split(min(asked.stable, stable.router.ready), min(asked.canary, canary.router.ready))
 
 
 def _advance(draft: Draft, stable: int, canary: int, moved: Balance, wait: Waiting) -> None:
@@ -331,11 +332,11 @@ def _advance(draft: Draft, stable: int, canary: int, moved: Balance, wait: Waiti
                     f"{len(draft.steps)})",
                 )
             )
-            if last and _promotable(draft, canary, wait):
+            if last and _promotable(draft, canary):
                 _promote(draft, stable, canary)
         return
     _analyse(draft, canary)
-    if last and _promotable(draft, canary, wait):
+    if last and _promotable(draft, canary):
         _promote(draft, stable, canary)
     elif not last and _step_over(draft, canary) and not draft.snap.resource.spec.rollout.paused and held is None:
         draft.rollout = draft.rollout.model_copy(
@@ -425,13 +426,14 @@ def _pause_over(draft: Draft, canary: int, least: float) -> bool:
     return True
 
 
-def _promotable(draft: Draft, canary: int, wait: Waiting) -> bool:
+def _promotable(draft: Draft, canary: int) -> bool:
     """Whether the canary, at weight 100, may become stable now."""
     rollout, policy = draft.rollout, draft.snap.resource.spec.rollout
     if rollout.phase != "Promoting" or policy.paused:
         return False
-    if not wait.ready or wait.tunings is not None or wait.images is not None:
-        draft.doing = wait.tunings or wait.images or wait.word
+    whole = waiting(draft, draft.arm(canary), draft.capacities())
+    if not whole.ready or whole.tunings is not None or whole.images is not None:
+        draft.doing = whole.tunings or whole.images or whole.word
         return False
     if draft.judged and not rollout.passes and rollout.step_passed_at is None:
         return False
@@ -447,6 +449,7 @@ def _promote(draft: Draft, stable: int, canary: int) -> None:
     draft.rejected = [r for r in draft.rejected if r.revision != canary]
     draft.promoted = draft.decided = True
     draft.weight_asked = draft.weight_reached = 0
+    draft.doing = Word(reasons.UP_TO_DATE, "")
     draft.at(draft.now + 0.001)
 
 

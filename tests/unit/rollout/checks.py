@@ -85,7 +85,8 @@ def weight_is_carried(world: World, plan: Plan) -> None:
         new = share(rc, rs)
         # The order in which the two Deployments act isn't ours: none of the ways there may overstep either.
         ways: tuple[Fraction, ...] = (new, share(rc, s.router.ready), share(min(c.router.ready, c.router.replicas), rs))
-        effective = share(c.router.ready, s.router.ready)
+        # A router beside the one that it replaces counts once: the Deployment's surge isn't a weight of ours.
+        effective = share(min(c.router.ready, c.router.replicas), min(s.router.ready, s.router.replicas))
         if (rc, rs) == (c.router.replicas, s.router.replicas):
             ways = (new,)
     else:

@@ -67,11 +67,15 @@ def test_the_worked_example() -> None:
         "2/3/2 1/2/2 Moving 50/25",
         "2/3/2 1/2/2 Moving 50/33",
         "2/3/2 1/2/2 Analysing 50/50",
-        "2/3/2 1/2/2 Moving 50/50",
+        "2/3/2 1/2/2 Moving 50/33",
         "2/3/2 1/2/2 Moving 100/50",
         "1/2/2 1/2/2 Moving 100/50",
         "1/2/2 2/3/2 Moving 100/50",
         "1/2/1 2/3/3 Moving 100/50",
+        "1/2/1 2/3/3 Moving 100/67",
+        "1/2/1 2/3/3 Moving 100/75",
+        "1/2/1 2/3/3 Moving 100/67",
+        "1/2/1 2/3/3 Moving 100/75",
         "1/2/1 2/3/3 Moving 100/67",
         "1/2/1 2/3/3 Moving 100/75",
         "1/1/1 2/3/3 Moving 100/75",
@@ -122,13 +126,13 @@ def test_no_spare_accelerator() -> None:
         "1/2/2 1/2/2 Moving 50/25",
         "1/2/2 1/2/2 Moving 50/33",
         "1/2/2 1/2/2 Analysing 50/50",
-        "1/2/2 1/2/2 Moving 50/50",
+        "1/2/2 1/2/2 Moving 50/33",
         "1/2/2 1/2/2 Moving 100/50",
         "1/1/2 1/2/2 Moving 100/50",
         "1/1/2 1/3/2 Moving 100/50",
         "1/1/0 1/3/2 Moving 100/50",
         "0/0/0 1/3/2 Moving 100/100",
-        "0/0/0 2/4/2 Moving 100/100",
+        "0/0/0 1/3/2 Promoting 100/100",
         "0/0/0 2/4/2 Promoting 100/100",
         "2/4/2 Idle 0/0",
     ]
@@ -195,7 +199,6 @@ def test_fail_at_step_2_moves_what_stable_carries() -> None:
     rows = table(world)
     at = rows.index("2/3/2 1/2/2 Analysing 50/50")
     assert rows[at + 1 :] == [
-        "2/3/3 1/2/1 RollingBack 0/50",
         "2/3/3 1/2/1 RollingBack 0/33",
         "2/3/3 1/2/1 RollingBack 0/25",
         "2/3/3 1/2/1 RollingBack 0/0",
@@ -215,7 +218,7 @@ def test_fail_by_errors_at_step_2_moves_everything() -> None:
     rows = table(world)
     at = rows.index("2/3/2 1/2/2 Analysing 50/50")
     assert rows[at + 1 :] == [
-        "2/3/2 1/2/0 RollingBack 0/50",
+        "2/3/2 1/2/0 RollingBack 0/33",
         "2/3/2 1/2/0 RollingBack 0/0",
         "2/3/2 0/1/0 RollingBack 0/0",
         "2/4/2 0/1/0 RollingBack 0/0",

@@ -270,11 +270,12 @@ class World:
             new.append(pod)
 
     def tick(self) -> None:
+        # Controllers act on what they last saw, so a Pod that replaces another is seen beside it for a while.
+        self.control()
         self.t += 1
         for arm in self.arms.values():
             for work in arm.values():
                 work.pods = [p for p in work.pods if p.dying_since is None or self.t - p.dying_since < self.drain]
-        self.control()
         for number in [n for n, a in self.arms.items() if not any(w.exists or w.pods for w in a.values())]:
             del self.arms[number]
 
