@@ -31,7 +31,7 @@ demo: $(STAMP) ## The whole job on a real control plane with simulated Pods (KEE
 test: test-unit test-cluster ## All tests that need no GPU and no vLLM
 
 test-unit: $(STAMP) ## The tests of the pure parts
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest -n auto tests/unit
 
 test-cluster: $(STAMP) ## The whole on a real control plane
 	@$(BIN)/python -m tests.bed build

@@ -183,8 +183,11 @@ class Controller:
                 return
             outcome = await self._write_status(key, raw, plan, tracked, now)
             raw = self._store.resource(key) or raw
-        if not outcome.stale and not outcome.errors:
-            outcome = await self._carry_out(key, raw, resource, plan, snap)
+        # Taking traffic from a failing canary doesn't wait for a status that is refused; the evidence still says so.
+        failing = plan.status.rollout.failure is not None
+        if not outcome.stale and (failing or not outcome.errors):
+            refused, outcome = outcome.errors, await self._carry_out(key, raw, resource, plan, snap)
+            outcome.errors[:0] = refused
         if outcome.stale:
             self._queue.add_after(key, _STALE)
             return

@@ -23,6 +23,7 @@ from specdecode.acceptance import (
     ScrapeError,
     Suspicion,
     Verdict,
+    VerdictKind,
 )
 from specdecode.api import SpecDecodeDeployment
 from specdecode.api.names import ENGINE_PORT, PROXY_METRICS_PORT, EngineRole, Role
@@ -121,6 +122,9 @@ class Evidence:
             # The weight may waver when a router restarts; the step is the same all the while.
             self._analysis.begin_step(target.step, float(target.weight), now)
             self._begun = begun
+            if self.verdict is not None and self.verdict.kind is not VerdictKind.FAIL:
+                # What was said of the step before is no word on this one.
+                self.verdict = None
 
     def _begin(self, target: AnalysisTarget, resource: SpecDecodeDeployment, policy: Policy, now: float) -> None:
         saved = self._saved.get("analysis")
@@ -235,8 +239,10 @@ class Evidence:
 
     @property
     def verdict_of(self) -> tuple[int, int]:
-        """Revision and step that the verdict is about."""
-        return (self._of.canary, self._of.step) if self._of is not None else (0, 0)
+        """Revision and step that the verdict is about; step 0 before its first step has begun."""
+        if self._of is None:
+            return 0, 0
+        return self._of.canary, self._begun[0] if self._begun is not None else 0
 
     def infos(self, observed: ArmObserved) -> dict[EngineRole, dict[str, Mapping[str, str] | None]]:
         """Labels of the info metric by role and Pod; None for a Pod that answered without one."""

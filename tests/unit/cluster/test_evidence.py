@@ -256,3 +256,17 @@ def test_during_a_canary_the_step_s_own_evidence_is_shown() -> None:
     assert set(found) == {1, 2}
     assert found[2]["length"] == pytest.approx(3.4)
     assert found[2]["interval"] is not None
+
+
+def test_a_pass_of_one_step_is_no_word_on_the_next() -> None:
+    evidence = Evidence({})
+    evidence.aim_at(target(), resource(), POLICY, 110.0)
+    play(evidence, GOOD, range(400))
+    assert evidence.verdict is not None
+    assert evidence.verdict.kind is VerdictKind.PASS
+    assert evidence.verdict_of == (2, 1)
+    evidence.aim_at(target(step=2, weight=10, began_at=0.0), resource(), POLICY, 2000.0)
+    assert evidence.verdict_of == (2, 1)
+    evidence.aim_at(target(step=2, weight=50, began_at=2001.0), resource(), POLICY, 2001.0)
+    assert evidence.verdict_of == (2, 2)
+    assert evidence.verdict is None
