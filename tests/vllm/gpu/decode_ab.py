@@ -1,8 +1,9 @@
 """Decode throughput of engines side by side on one GPU, in ABBA order: what a tuning, or the patch series, costs.
 
-``python -m tests.vllm.gpu.decode_ab --plan PLAN --out FILE``, plans ``host-copy`` (untouched, patched, always,
-never; a dense model of 36 layers x 4096) and ``top-k`` (a DeepSeek-V3.2 shape, one shard of eight, sharing on
-and off). Weights are random and rejection sampling is synthetic, so that acceptance is the same everywhere.
+``python -m tests.vllm.gpu.decode_ab --plan PLAN --out FILE``. Plans: ``host-copy`` (untouched, patched, always,
+never; a dense model of 36 layers x 4096), ``overhead`` (more starts of the first two) and ``top-k`` (a
+DeepSeek-V3.2 shape, one shard of eight, sharing on and off). Weights are random and rejection sampling is
+synthetic, so that acceptance is the same everywhere.
 
 The engines of a wave are started together and all stay alive; one is measured at a time, forth and back. An arm
 has an engine or two in each wave. A ratio of two arms is taken between engines of one wave; its interval is
@@ -135,17 +136,29 @@ def _copy(mode: str) -> dict[str, Any]:
     return {"additional_config": {"spec_decode_host_copy": mode}}
 
 
+_SHARING = Arm("on", speculation={"index_share_for_mtp_iteration": True})
+_NO_SHARING = Arm("off", speculation={"index_share_for_mtp_iteration": False})
+_UNTOUCHED, _PATCHED = Arm("untouched", "untouched"), Arm("patched")
+
 PLANS = {
+    # More starts of the two that the patches' overhead is judged by.
+    "overhead": Plan(
+        DENSE,
+        {"max_model_len": 4096, "max_num_seqs": 32, "kv_cache_memory_bytes": 3 << 30},
+        (_UNTOUCHED, _PATCHED, _PATCHED, _UNTOUCHED, _UNTOUCHED, _PATCHED),
+        ((64, 32, 480),),
+        (("patched", "untouched"),),
+    ),
     "host-copy": Plan(
         DENSE,
         {"max_model_len": 4096, "max_num_seqs": 32, "kv_cache_memory_bytes": 3 << 30},
         (
-            Arm("untouched", "untouched"),
-            Arm("patched"),
+            _UNTOUCHED,
+            _PATCHED,
             Arm("always", engine=_copy("always")),
             Arm("never", engine=_copy("never")),
-            Arm("patched"),
-            Arm("untouched", "untouched"),
+            _PATCHED,
+            _UNTOUCHED,
         ),
         ((64, 1, 900), (64, 32, 480)),
         (("patched", "untouched"), ("patched", "always"), ("patched", "never"), ("untouched", "untouched")),
@@ -153,16 +166,13 @@ PLANS = {
     "top-k": Plan(
         SPARSE,
         {
-            "max_model_len": 70000,
+            "max_model_len": 70000,  # CUDA graphs of the indexer are sized by it
             "max_num_seqs": 8,
             "kv_cache_memory_bytes": 20 << 30,
             "max_num_batched_tokens": 8192,
             "attention_backend": "FLASHMLA_SPARSE",
         },
-        (
-            Arm("on", speculation={"index_share_for_mtp_iteration": True}),
-            Arm("off", speculation={"index_share_for_mtp_iteration": False}),
-        ),
+        (_SHARING, _NO_SHARING),
         ((16384, 1, 601), (65536, 1, 601)),
         (("on", "off"),),
     ),
