@@ -21,7 +21,7 @@ clock; the machine's whole memory is `status`, so it goes on anywhere after a re
 
 from __future__ import annotations
 
-from specdecode.acceptance.types import VerdictKind
+from specdecode.acceptance.types import Reason, Verdict, VerdictKind
 from specdecode.api import seconds, timestamp, unix
 from specdecode.api.names import EngineRole
 from specdecode.api.status import FailureStatus, RejectedRevision, RolloutStatus
@@ -365,7 +365,7 @@ def _analyse(draft: Draft, canary: int) -> None:
     draft.doing = Word(reasons.ANALYSING, f"Step {rollout.step} of {len(draft.steps)}: {said}")
     if rollout.step_passed_at is not None or not draft.judged:
         return
-    if verdict is not None and verdict.kind is VerdictKind.PASS:
+    if verdict is not None and _passes(verdict, policy.analysis.min_requests):
         draft.rollout = rollout.model_copy(update={"step_passed_at": draft.timestamp, "passes": rollout.passes + 1})
         draft.events.append(
             EventNote("Normal", reasons.STEP_PASSED, f"Revision {canary}, step {rollout.step}: {verdict.message}")
@@ -394,6 +394,13 @@ def _analyse(draft: Draft, canary: int) -> None:
         draft.events.append(EventNote("Warning", reason, f"{message}; it goes on, as onDeadline or onNoData asks"))
     else:
         draft.stalled = Word(reason, message)
+
+
+def _passes(verdict: Verdict, requests: int) -> bool:
+    """Whether a verdict ends a step. With all the traffic on the canary there is nothing left to compare its acceptance
+    length with; then enough requests without a Fail do."""
+    whole = verdict.reason is Reason.NO_COMPARISON_LEFT and verdict.evidence.canary.requests >= requests
+    return verdict.kind is VerdictKind.PASS or (verdict.kind is VerdictKind.INCONCLUSIVE and whole)
 
 
 def _step_over(draft: Draft, canary: int) -> bool:

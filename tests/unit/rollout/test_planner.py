@@ -1,0 +1,300 @@
+"""What the planner does with edits, requests, deadlines and Pods that can't run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specdecode.acceptance.types import ArmEvidence, Evidence, Reason, Verdict, VerdictKind
+from specdecode.api.faults import Fault
+from specdecode.api.names import ANNOTATION_ABORT, ANNOTATION_PROMOTE, ANNOTATION_RETRY
+from specdecode.engine.report import TuningReport
+from specdecode.rollout import reasons
+
+from .checks import ALL
+from .world import World, resource, serving, started, verdict
+
+FAST = {"rollout__promotionDelay": "0s"}
+
+
+def condition(world: World, kind: str) -> tuple[str, str]:
+    found = next(c for c in world.resource.status.conditions if c.type == kind)
+    return found.status, found.reason
+
+
+def canary(world: World, **changes: object) -> World:
+    world.checks = list(ALL)
+    world.edit(resource(**{"speculation__depth": 2, **FAST, **changes}))
+    return world
+
+
+def at(phase: str, step: int = 1) -> object:
+    return lambda w: w.resource.status.rollout.phase == phase and w.resource.status.rollout.step == step
+
+
+def always(kind: VerdictKind, reason: Reason = Reason.ACCEPTANCE_HELD) -> object:
+    return lambda _, __: verdict(kind, reason)
+
+
+def test_the_first_roll_out_has_no_steps() -> None:
+    world = World(resource())
+    world.run(serving)
+    status = world.resource.status
+    assert status.stable is not None
+    assert (status.stable.revision, status.stable.served, status.canary) == (1, True, None)
+    assert condition(world, "Available") == ("True", "Serving")
+
+
+def test_a_first_revision_that_never_served_is_replaced_by_the_one_that_mends_it() -> None:
+    world = World(resource(), broken=lambda n: "ImagePullBackOff" if n == 1 else "")
+    for _ in range(5):
+        world.step()
+    assert condition(world, "Available")[0] == "False"
+    world.edit(resource(engine__image="specdecode/vllm:0.33.0-mended"))
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert world.resource.status.stable is not None
+    assert world.resource.status.stable.revision == 2
+    assert not world.resource.status.rejected
+
+
+def test_a_live_field_makes_no_revision() -> None:
+    world = started()
+    world.edit(resource(topology__decode__replicas=6))
+    world.run(lambda w: serving(w) and w.row() == "2/6/2")
+    assert len(world.records) == 1
+
+
+def test_back_to_the_first_spec_drops_the_canary_and_rejects_nothing() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.INCONCLUSIVE)  # type: ignore[assignment]
+    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.edit(resource(**FAST))
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert world.resource.status.stable is not None
+    assert world.resource.status.stable.revision == 1
+    assert not world.resource.status.rejected
+    world.edit(resource(speculation__depth=2, **FAST))
+    world.answer = always(VerdictKind.PASS)  # type: ignore[assignment]
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert world.resource.status.stable.revision == 2
+    assert len(world.records) == 2
+
+
+def test_another_spec_in_mid_canary_starts_from_the_first_step() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.INCONCLUSIVE)  # type: ignore[assignment]
+    world.run(at("Analysing"))  # type: ignore[arg-type]
+    canary(world, speculation__depth=4)
+    world.run(lambda w: w.resource.status.canary is not None and w.resource.status.canary.revision == 3)
+    assert world.resource.status.rollout.step == 1
+    assert set(world.arms) == {1, 3}
+    assert not world.resource.status.rejected
+
+
+def test_a_rejected_revision_is_tried_again_only_when_asked_and_once_an_asking() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)  # type: ignore[assignment]
+    world.run(lambda w: bool(w.resource.status.rejected))
+    for _ in range(20):
+        world.step()
+    assert condition(world, "Stalled") == ("True", reasons.ROLLED_BACK)
+    assert condition(world, "Available")[0] == "True"
+    assert condition(world, "Ready")[0] == "False"
+    assert set(world.arms) == {1}
+    world.annotate(ANNOTATION_RETRY, "2/1")
+    world.run(lambda w: w.resource.status.rejected[0].attempts == 2)
+    for _ in range(20):
+        world.step()
+    assert set(world.arms) == {1}
+    assert world.resource.status.canary is None
+
+
+def test_a_person_passes_a_step_that_waits_for_one() -> None:
+    steps = [{"weight": 10, "pause": {}}, {"weight": 100}]
+    world = canary(started(rollout__steps=steps), rollout__steps=steps)
+    world.run(at("Analysing"))  # type: ignore[arg-type]
+    for _ in range(30):
+        plan = world.step()
+    assert plan.reason == reasons.WAITING_FOR_PERSON
+    world.annotate(ANNOTATION_PROMOTE, "2/1")
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert world.resource.status.stable is not None
+    assert world.resource.status.stable.revision == 2
+
+
+def test_promoting_by_hand_never_overrides_a_fail() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.FAIL, Reason.BELOW_FLOOR)  # type: ignore[assignment]
+    world.annotate(ANNOTATION_PROMOTE, "2/1")
+    world.run(lambda w: bool(w.resource.status.rejected))
+    assert world.resource.status.rejected[0].reason == "BelowFloor"
+
+
+def test_an_abort_rolls_back_and_rejects() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.INCONCLUSIVE)  # type: ignore[assignment]
+    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.annotate(ANNOTATION_ABORT, "2")
+    world.run(lambda w: bool(w.resource.status.rejected))
+    assert world.resource.status.rejected[0].reason == reasons.ABORTED
+
+
+def test_paused_stops_steps_and_promotion_but_never_a_fail() -> None:
+    world = canary(started(), rollout__paused=False)
+    world.run(at("Analysing"))  # type: ignore[arg-type]
+    canary(world, rollout__paused=True)
+    for _ in range(30):
+        world.step()
+    assert world.resource.status.rollout.step == 1
+    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)  # type: ignore[assignment]
+    world.run(lambda w: bool(w.resource.status.rejected))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"), [("CrashLoopBackOff", reasons.CRASH_LOOPING), ("ErrImagePull", reasons.IMAGE_PULL_FAILING)]
+)
+def test_a_canary_that_can_t_run_is_rejected_after_the_progress_deadline(answer: str, reason: str) -> None:
+    world = canary(started(), rollout__progressDeadline="5m")
+    world.broken = lambda n: answer if n == 2 else ""
+    for _ in range(20):
+        world.step()
+    assert not world.resource.status.rejected
+    world.run(lambda w: bool(w.resource.status.rejected))
+    assert world.resource.status.rejected[0].reason == reason
+    assert world.row() == "2/4/2"
+
+
+def test_an_unschedulable_canary_is_held_with_the_scarce_resource_named() -> None:
+    world = canary(started(), rollout__progressDeadline="5m")
+    world.room = 6
+    for _ in range(60):
+        world.step()
+    assert condition(world, "Stalled") == ("True", reasons.UNSCHEDULABLE)
+    message = next(c.message for c in world.resource.status.conditions if c.type == "Stalled")
+    assert "nvidia.com/gpu" in message
+    assert not world.resource.status.rejected
+    assert world.resource.status.canary is not None
+    assert world.row().startswith("2/4/2")
+
+
+def test_pods_that_run_other_tunings_than_told_get_no_traffic() -> None:
+    world = canary(started())
+    wrong = "Pod 2-decode-0: depth: told 2, runs 3"
+    world.tunings = lambda n: TuningReport(n, wrong=(wrong,) if n == 2 else (), complete=True)
+    for _ in range(40):
+        world.step()
+    assert world.resource.status.rollout.phase == "ComingUp"
+    assert world.row() == "2/4/2 1/1/0"
+    assert condition(world, "TuningsEffective") == ("False", reasons.TUNINGS_WRONG)
+    assert wrong in next(c.message for c in world.resource.status.conditions if c.type == "Stalled")
+
+
+def test_pods_that_have_not_said_what_they_run_get_no_traffic() -> None:
+    world = canary(started())
+    world.tunings = lambda n: TuningReport(n, complete=n != 2)
+    for _ in range(40):
+        world.step()
+    assert world.row() == "2/4/2 1/1/0"
+    assert condition(world, "TuningsEffective")[0] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "answer", "ends"),
+    [
+        (VerdictKind.INCONCLUSIVE, "onDeadline", "Rollback", "rejected"),
+        (VerdictKind.INCONCLUSIVE, "onDeadline", "Promote", "promoted"),
+        (VerdictKind.INCONCLUSIVE, "onDeadline", "Hold", "held"),
+        (VerdictKind.NO_DATA, "onNoData", "Rollback", "gone"),
+        (VerdictKind.NO_DATA, "onNoData", "Promote", "promoted"),
+        (VerdictKind.NO_DATA, "onNoData", "Hold", "held"),
+    ],
+)
+def test_a_step_s_deadline_is_answered_as_asked(kind: VerdictKind, field: str, answer: str, ends: str) -> None:
+    analysis = {"deadline": "10m", field: answer}
+    world = canary(started(), rollout__analysis=analysis)
+    world.answer = always(kind, Reason.NO_TRAFFIC)  # type: ignore[assignment]
+    world.run(at("Analysing"))  # type: ignore[arg-type]
+    for _ in range(55):
+        world.step()
+    assert world.resource.status.rollout.step == 1
+    if ends == "promoted":
+        world.run(lambda w: serving(w) and len(w.arms) == 1)
+        assert world.resource.status.stable is not None
+        assert world.resource.status.stable.revision == 2
+    elif ends == "held":
+        for _ in range(60):
+            world.step()
+        assert world.resource.status.canary is not None
+        assert condition(world, "Stalled")[0] == "True"
+    else:
+        world.run(lambda w: w.resource.status.canary is None)
+        assert bool(world.resource.status.rejected) == (ends == "rejected")
+        if ends == "gone":
+            # Nothing is known against it, so it's tried again, but not at once.
+            world.run(lambda w: w.resource.status.canary is not None, limit=70)
+
+
+def test_one_step_to_everything_needs_requests_without_a_fail() -> None:
+    steps = [{"weight": 100}]
+    world = canary(started(rollout__steps=steps), rollout__steps=steps)
+    few, enough = ArmEvidence(10, 5, 1, 10), ArmEvidence(1000, 50, 1, 10)
+    said = replace(verdict(VerdictKind.INCONCLUSIVE, Reason.NO_COMPARISON_LEFT), evidence=Evidence(few, few))
+    answers: dict[str, Verdict] = {"now": said}
+    world.answer = lambda _, __: answers["now"]
+    world.run(at("Promoting"))  # type: ignore[arg-type]
+    for _ in range(20):
+        world.step()
+    assert world.resource.status.canary is not None
+    answers["now"] = replace(said, evidence=Evidence(few, enough))
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+
+
+def test_immediate_replaces_within_capacity_and_judges_nothing() -> None:
+    world = started(rollout__strategy="Immediate")
+    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)  # type: ignore[assignment]
+    canary(world, rollout__strategy="Immediate")
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert world.resource.status.stable is not None
+    assert world.resource.status.stable.revision == 2
+    assert all(plan.analysis is None for plan in world.log)
+
+
+def test_a_spec_with_faults_harms_nothing_that_runs() -> None:
+    world = started()
+    world.faults = (Fault("spec.engine.args", "x", "remove it"),)
+    canary(world, speculation__depth=4)
+    before = world.asked()
+    for _ in range(10):
+        world.step()
+    assert world.asked() == before
+    assert condition(world, "Stalled") == ("True", "InvalidSpec")
+    assert condition(world, "Available")[0] == "True"
+    assert len(world.records) == 1
+
+
+def test_history_is_kept_to_its_limit() -> None:
+    world = started(rollout__revisionHistoryLimit=2)
+    for depth in (2, 4, 5, 6, 7):
+        canary(world, speculation__depth=depth, rollout__revisionHistoryLimit=2)
+        world.run(lambda w: serving(w) and len(w.arms) == 1)
+    world.step()
+    assert [r.number for r in world.records] == [4, 5, 6]
+
+
+def test_a_guard_that_can_only_alert_says_so() -> None:
+    world = started(guard={"onFall": ["Alert", "Rollback"]})
+    assert condition(world, "GuardLimited")[0] == "True"
+    assert all(c.type != "GuardLimited" for c in started().resource.status.conditions)
+
+
+def test_a_lost_pod_is_force_deleted() -> None:
+    world = started()
+    snapshot = world.snapshot()
+    arm = snapshot.arms[1]
+    lost = replace(arm.decode.pods[0], ready=False, terminating=True, lost=True)
+    decode = replace(arm.decode, pods=(lost, *arm.decode.pods[1:]))
+    from specdecode.rollout.planner import plan
+
+    made = plan(replace(snapshot, arms={1: replace(arm, decode=decode)}))
+    assert made.force_delete == (lost.name,)
