@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import re
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,6 +134,18 @@ def apply_change(change: FileChange, text: str | None) -> str:
         done += lines[at:start] + list(hunk.new)
         at = start + len(hunk.old)
     return "".join(done + lines[at:])
+
+
+def own_site() -> Path:
+    """The folder from which this interpreter would import vLLM; nothing is imported.
+
+    Raises:
+        PatchError: from none.
+    """
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise PatchError("this interpreter finds no package vllm; pass --site")
+    return Path(spec.origin).parents[1]
 
 
 def installed_version(site: Path) -> tuple[str, str]:
@@ -255,17 +267,18 @@ def main(argv: list[str] | None = None) -> int:
     """Command line; 0 if all is well, 1 with the reason on stderr if not."""
     parser = argparse.ArgumentParser(prog="specdecode-image", description=__doc__.partition("\n")[0])
     parser.add_argument("command", choices=("apply", "check"))
-    parser.add_argument("--site", type=Path, default=Path(sysconfig.get_path("purelib")), help="site-packages folder")
+    parser.add_argument("--site", type=Path, help="folder that holds the package vllm; default: this interpreter's")
     parser.add_argument("--patches", type=Path, default=PATCHES, help="folder with a series per version")
     options = parser.parse_args(argv)
     try:
+        site = options.site or own_site()
         if options.command == "apply":
-            apply_series(options.site, options.patches)
-        faults = check(options.site)
-    except PatchError as error:
+            apply_series(site, options.patches)
+        faults = check(site)
+    except (PatchError, SyntaxError) as error:
         print(f"specdecode-image {options.command}: {error}", file=sys.stderr)
         return 1
-    print(describe(options.site))
+    print(describe(site))
     for fault in faults:
         print(f"specdecode-image {options.command}: {fault}", file=sys.stderr)
     return 1 if faults else 0
