@@ -21,18 +21,17 @@ clock; the machine's whole memory is `status`, so it goes on anywhere after a re
 
 from __future__ import annotations
 
-from specdecode.acceptance.types import Reason, Verdict, VerdictKind
-from specdecode.api import seconds, timestamp, unix
+from specdecode.api import unix
 from specdecode.api.names import EngineRole
-from specdecode.api.status import FailureStatus, RejectedRevision, RolloutStatus
+from specdecode.api.status import RolloutStatus
 
-from . import reasons, report, requests
-from .arms import ROLES, Arm, Balance, Goal, alone, balance, retired
+from . import failure, reasons, report, requests, steps
+from .arms import ROLES, Arm, Goal, alone, balance, retired
 from .capacity import Capacity, Split, first_step_faults
 from .draft import Draft, Word
 from .identity import recognise
 from .types import ArmObserved, EventNote, Plan, RevisionRecord, Snapshot
-from .waiting import Waiting, waiting
+from .waiting import waiting
 
 
 def plan(snap: Snapshot) -> Plan:
@@ -148,12 +147,12 @@ def _serve(draft: Draft, stable: int) -> None:
 
 def _move(draft: Draft, stable: int, canary: int) -> None:
     """Two revisions: judge the canary, move traffic and Pods, and see whether a phase is over."""
-    _judge(draft, canary)
-    _keep_step(draft)
+    failure.judge(draft, canary)
+    steps.keep(draft)
     s, c = draft.arm(stable), draft.arm(canary)
     capacities = draft.capacities()
     wait = waiting(draft, c, capacities, partial=True)
-    _stuck(draft, canary, wait)
+    failure.stuck(draft, canary, wait)
     goal = _goal(draft, s, capacities)
     current, effective = splits(draft, s.observed, c.observed)
     gone = draft.snap.arms.get(canary, ArmObserved(canary)).gone
@@ -177,7 +176,7 @@ def _move(draft: Draft, stable: int, canary: int) -> None:
         why = draft.rollout.failure.message if draft.rollout.failure else "the spec has moved on"
         draft.doing = Word(reasons.TAKING_AWAY, f"Revision {canary} is being taken away: {why}")
         if gone:
-            _leave(draft, stable, canary)
+            failure.leave(draft, stable, canary)
             return
         if c.unrouted and not any(n for n in (moved.canary.prefill, moved.canary.decode)):
             draft.remove.append(canary)
@@ -186,90 +185,14 @@ def _move(draft: Draft, stable: int, canary: int) -> None:
             draft.targets.append(moved.canary)
         return
     draft.targets.append(moved.canary)
-    _advance(draft, stable, canary, moved, wait)
-
-
-def _judge(draft: Draft, canary: int) -> None:
-    """Take a decision against the canary, if there is one to take. The first one stands."""
-    if draft.rollout.failure is not None:
-        _sharpen(draft, canary)
-        return
-    verdict = draft.snap.verdict if draft.snap.verdict_of[0] == canary else None
-    if verdict is not None and verdict.kind is VerdictKind.FAIL and draft.judged:
-        _fail(draft, canary, str(verdict.reason), verdict.message, by_errors=verdict.by_errors)
-    elif draft.desired is not None and canary != draft.desired:
-        if draft.rollout.phase != "Dropping":
-            draft.rollout = draft.rollout.model_copy(update={"phase": "Dropping"})
-            draft.events.append(
-                EventNote("Normal", reasons.CANARY_DROPPED, f"Revision {canary} is dropped: the spec has moved on")
-            )
-    elif draft.rollout.phase == "Dropping":
-        # The spec came back to it while it was going: it starts again, from the first step.
-        draft.rollout = draft.rollout.model_copy(
-            update={
-                "phase": "ComingUp",
-                "step": 1,
-                "step_started_at": None,
-                "step_passed_at": None,
-                "passes": 0,
-                "started_at": draft.timestamp,
-                "progress_at": draft.timestamp,
-                "best_ready": 0,
-            }
-        )
-    elif draft.asked.abort == canary:
-        _fail(draft, canary, reasons.ABORTED, f"Revision {canary} was aborted by request")
-
-
-def _keep_step(draft: Draft) -> None:
-    """An edit of the steps in mid-canary: the last step is the last one that there is, and only it promotes."""
-    rollout, last = draft.rollout, len(draft.steps)
-    step = min(rollout.step, last)
-    astray = (rollout.phase == "Analysing" and step == last) or (rollout.phase == "Promoting" and step < last)
-    if step != rollout.step or astray or rollout.steps != last:
-        changes: dict[str, object] = {"step": step, "steps": last}
-        if step != rollout.step or astray:
-            changes |= {"step_started_at": None, "step_passed_at": None}
-            if rollout.phase in ("Analysing", "Promoting"):
-                changes["phase"] = "Moving"
-        draft.rollout = rollout.model_copy(update=changes)
-
-
-def _sharpen(draft: Draft, canary: int) -> None:
-    """Errors that begin while a canary is being taken away take the rest of its traffic at once."""
-    verdict, failure = draft.snap.verdict, draft.rollout.failure
-    errors = verdict is not None and draft.snap.verdict_of[0] == canary and verdict.by_errors
-    if failure is not None and errors and not failure.by_errors:
-        sharper = failure.model_copy(update={"by_errors": True})
-        draft.rollout = draft.rollout.model_copy(update={"failure": sharper})
-
-
-def _fail(
-    draft: Draft, canary: int, reason: str, message: str, *, by_errors: bool = False, reject: bool = True
-) -> None:
-    failure = FailureStatus(reason=reason, message=message, by_errors=by_errors, reject=reject, at=draft.timestamp)
-    draft.rollout = draft.rollout.model_copy(update={"phase": "RollingBack", "failure": failure})
-    draft.events.append(EventNote("Warning", reasons.ROLLING_BACK, f"Revision {canary}: {reason}: {message}"))
-    draft.decided = True
-
-
-def _stuck(draft: Draft, canary: int, wait: Waiting) -> None:
-    """What waiting too long for the canary's Pods comes to."""
-    if draft.rollout.phase in ("RollingBack", "Dropping") or wait.ready:
-        return
-    if not wait.overdue:
-        return
-    if wait.broken:
-        _fail(draft, canary, wait.word.reason, wait.word.message)
-    else:
-        draft.stalled = wait.word
+    steps.advance(draft, stable, canary, moved, wait)
 
 
 def _goal(draft: Draft, stable: Arm, capacities: dict[EngineRole, Capacity]) -> Goal:
-    phase, failure = draft.rollout.phase, draft.rollout.failure
+    phase, fallen = draft.rollout.phase, draft.rollout.failure
     together = all(c.coexists for c in capacities.values())
     if phase in ("RollingBack", "Dropping"):
-        return Goal(0, rising=False, at_once=not together or (failure is not None and failure.by_errors))
+        return Goal(0, rising=False, at_once=not together or (fallen is not None and fallen.by_errors))
     weight = draft.steps[min(draft.rollout.step, len(draft.steps)) - 1].weight
     dead = draft.served and not all(stable.ready(role) for role in stable.roles)
     if dead or not together:
@@ -291,202 +214,6 @@ def splits(draft: Draft, stable: ArmObserved, canary: ArmObserved) -> tuple[Spli
     # A router that replaces another counts once, though both take traffic for a moment: else every change of a list
     # would look like a change of the weight, and undo itself.
     return asked, Split(min(asked.stable, stable.router.ready), min(asked.canary, canary.router.ready))
-
-
-def _advance(draft: Draft, stable: int, canary: int, moved: Balance, wait: Waiting) -> None:
-    """Whether the phase is over, and what comes next."""
-    rollout = draft.rollout
-    held = wait.tunings or wait.images
-    if rollout.phase == "ComingUp":
-        if not wait.ready or moved.growing:
-            draft.doing = wait.word
-        elif held is not None:
-            draft.doing = held
-            if held.reason != reasons.TUNINGS_UNSEEN:
-                draft.stalled = held
-        elif draft.snap.resource.spec.rollout.paused:
-            draft.doing = Word(reasons.PAUSED, "Paused before the first step")
-        else:
-            draft.rollout = rollout.model_copy(update={"phase": "Moving"})
-            draft.at(draft.now + 0.001)
-            draft.doing = Word(reasons.MOVING, f"Moving to weight {draft.steps[0].weight}")
-        return
-    last = rollout.step >= len(draft.steps)
-    weight = draft.steps[rollout.step - 1].weight
-    if rollout.phase == "Moving":
-        draft.doing = (
-            wait.word
-            if not wait.ready
-            else Word(reasons.MOVING, f"Moving to weight {weight}; reached {draft.weight_reached}")
-        )
-        if moved.reached:
-            phase = "Promoting" if last else "Analysing"
-            draft.rollout = rollout.model_copy(
-                update={"phase": phase, "step_started_at": draft.timestamp, "step_passed_at": None}
-            )
-            draft.events.append(
-                EventNote(
-                    "Normal",
-                    reasons.STEP_REACHED,
-                    f"Revision {canary} reached weight {draft.weight_reached} (step {rollout.step} of "
-                    f"{len(draft.steps)})",
-                )
-            )
-            if last and _promotable(draft, canary):
-                _promote(draft, stable, canary)
-        return
-    _analyse(draft, canary)
-    if last and _promotable(draft, canary):
-        _promote(draft, stable, canary)
-    elif not last and _step_over(draft, canary) and not draft.snap.resource.spec.rollout.paused and held is None:
-        draft.rollout = draft.rollout.model_copy(
-            update={
-                "phase": "Moving",
-                "step": rollout.step + 1,
-                "step_started_at": None,
-                "step_passed_at": None,
-            }
-        )
-        draft.at(draft.now + 0.001)
-        draft.doing = Word(
-            reasons.MOVING, f"Step {rollout.step} passed; moving to weight {draft.steps[rollout.step].weight}"
-        )
-    elif held is not None:
-        draft.doing = held
-
-
-def _analyse(draft: Draft, canary: int) -> None:
-    """Note a Pass of this step, and answer a deadline that went by without one."""
-    rollout = draft.rollout
-    started = unix(rollout.step_started_at or draft.timestamp)
-    policy = draft.snap.resource.spec.rollout
-    verdict = draft.snap.verdict if draft.snap.verdict_of == (canary, rollout.step) else None
-    said = f"{verdict.reason}: {verdict.message}" if verdict else "no look at the evidence yet"
-    draft.doing = Word(reasons.ANALYSING, f"Step {rollout.step} of {len(draft.steps)}: {said}")
-    if rollout.step_passed_at is not None or not draft.judged:
-        return
-    if verdict is not None and _passes(verdict, policy.analysis.min_requests):
-        draft.rollout = rollout.model_copy(update={"step_passed_at": draft.timestamp, "passes": rollout.passes + 1})
-        draft.events.append(
-            EventNote("Normal", reasons.STEP_PASSED, f"Revision {canary}, step {rollout.step}: {verdict.message}")
-        )
-        return
-    if draft.asked.promote == (canary, rollout.step):
-        draft.rollout = rollout.model_copy(update={"step_passed_at": draft.timestamp})
-        draft.events.append(
-            EventNote("Normal", reasons.PROMOTED_BY_HAND, f"Revision {canary}, step {rollout.step}: passed by request")
-        )
-        return
-    if rollout.phase == "Promoting" and rollout.passes:
-        return
-    due = started + seconds(policy.analysis.deadline)
-    if draft.now < due:
-        draft.at(due)
-        return
-    idle = verdict is None or verdict.kind is VerdictKind.NO_DATA
-    answer = policy.analysis.on_no_data if idle else policy.analysis.on_deadline
-    reason = reasons.NO_DATA_AT_DEADLINE if idle else reasons.INCONCLUSIVE_AT_DEADLINE
-    message = f"Step {rollout.step} has no Pass after {policy.analysis.deadline}: {said}"
-    if answer == "Rollback":
-        _fail(draft, canary, reason, message, reject=not idle)
-    elif answer == "Promote":
-        draft.rollout = rollout.model_copy(update={"step_passed_at": draft.timestamp})
-        draft.events.append(EventNote("Warning", reason, f"{message}; it goes on, as onDeadline or onNoData asks"))
-    else:
-        draft.stalled = Word(reason, message)
-
-
-def _passes(verdict: Verdict, requests: int) -> bool:
-    """Whether a verdict ends a step. With all the traffic on the canary there is nothing left to compare its acceptance
-    length with; then enough requests without a Fail do."""
-    whole = verdict.reason is Reason.NO_COMPARISON_LEFT and verdict.evidence.canary.requests >= requests
-    return verdict.kind is VerdictKind.PASS or (verdict.kind is VerdictKind.INCONCLUSIVE and whole)
-
-
-def _step_over(draft: Draft, canary: int) -> bool:
-    """Whether the step has passed and its pause is over."""
-    rollout = draft.rollout
-    if rollout.phase != "Analysing" or (draft.judged and rollout.step_passed_at is None):
-        return False
-    return _pause_over(draft, canary, 0.0)
-
-
-def _pause_over(draft: Draft, canary: int, least: float) -> bool:
-    """Whether the step's pause, at least ``least`` seconds, is over; if not, when or how it will be."""
-    rollout = draft.rollout
-    step = draft.steps[rollout.step - 1]
-    wait = least
-    if step.pause is not None:
-        if step.pause.duration is None and draft.asked.promote != (canary, rollout.step):
-            draft.doing = Word(
-                reasons.WAITING_FOR_PERSON,
-                f"Step {rollout.step} waits to be promoted by hand: annotate with "
-                f"specdecode.dev/promote={canary}/{rollout.step}",
-            )
-            return False
-        wait = max(wait, seconds(step.pause.duration) if step.pause.duration else 0.0)
-    over = unix(rollout.step_started_at or draft.timestamp) + wait
-    if draft.now < over:
-        draft.at(over)
-        draft.doing = Word(reasons.PAUSING, f"Step {rollout.step} goes on until {timestamp(over)}")
-        return False
-    return True
-
-
-def _promotable(draft: Draft, canary: int) -> bool:
-    """Whether the canary, at weight 100, may become stable now."""
-    rollout, policy = draft.rollout, draft.snap.resource.spec.rollout
-    if rollout.phase != "Promoting" or policy.paused:
-        return False
-    whole = waiting(draft, draft.arm(canary), draft.capacities())
-    if not whole.ready or whole.tunings is not None or whole.images is not None:
-        draft.doing = whole.tunings or whole.images or whole.word
-        return False
-    if draft.judged and not rollout.passes and rollout.step_passed_at is None:
-        return False
-    return _pause_over(draft, canary, seconds(policy.promotion_delay) if draft.judged else 0.0)
-
-
-def _promote(draft: Draft, stable: int, canary: int) -> None:
-    draft.events.append(
-        EventNote("Normal", reasons.PROMOTED, f"Revision {canary} is promoted; {stable} is kept as history")
-    )
-    draft.stable, draft.canary, draft.served = canary, None, True
-    draft.rollout = RolloutStatus(progress_at=draft.timestamp)
-    draft.rejected = [r for r in draft.rejected if r.revision != canary]
-    draft.promoted = draft.decided = True
-    draft.weight_asked = draft.weight_reached = 0
-    draft.doing = Word(reasons.UP_TO_DATE, "")
-    draft.at(draft.now + 0.001)
-
-
-def _leave(draft: Draft, stable: int, canary: int) -> None:
-    """The canary is gone: write down what it came to."""
-    failure = draft.rollout.failure
-    held_until = None
-    if failure is not None:
-        if failure.reject:
-            before = next((r.attempts for r in draft.rejected if r.revision == canary), 0)
-            draft.rejected = [r for r in draft.rejected if r.revision != canary]
-            draft.rejected.append(
-                RejectedRevision(
-                    revision=canary,
-                    reason=failure.reason,
-                    message=failure.message,
-                    at=failure.at,
-                    attempts=before + 1,
-                )
-            )
-        else:
-            held_until = timestamp(draft.now + seconds(draft.snap.resource.spec.rollout.analysis.deadline))
-        draft.events.append(
-            EventNote("Warning", reasons.ROLLED_BACK, f"Revision {canary} is gone; {stable} serves: {failure.message}")
-        )
-    draft.canary = None
-    draft.rollout = RolloutStatus(progress_at=draft.timestamp, held_until=held_until)
-    draft.weights = {stable: 100}
-    draft.weight_asked = draft.weight_reached = 0
-    draft.at(draft.now + 0.001)
 
 
 def _reserved(draft: Draft) -> dict[EngineRole, int]:
