@@ -86,7 +86,7 @@ def requests(log: Path, *, user: str | None = None, since: float = 0.0) -> Itera
 
 
 def count_writes(log: Path, *, user: str | None = None, since: float = 0.0) -> Counter[str]:
-    """How many accepted writes there were, by user, verb and resource ("bed:operator patch leases").
+    """How many accepted writes there were, by user, verb and resource ("bed:fleet patch pods").
 
     A status write counts under "resource/status".
     """

@@ -19,13 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import yaml
+
 from specdecode.api.names import CRD_NAME
 from tests.bed import binaries, stages
 from tests.bed.api import Api, ApiError, Endpoint, Json
 from tests.bed.processes import BedError, Child, LoopbackNetwork, wait_for
 
 ADMIN: Final = "bed:admin"
-OPERATOR: Final = "bed:operator"
+OPERATOR_NAMESPACE: Final = "specdecode-system"
+OPERATOR: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:specdecode-operator"
+"""The ServiceAccount that the chart makes, with the permissions that it gives and no others."""
 USERS: Final = (
     ADMIN,
     OPERATOR,
@@ -35,10 +39,13 @@ USERS: Final = (
     "bed:fleet",
     "bed:recorder",
 )
-"""Users with a token of their own, all cluster admins: who wrote what is told apart in the audit log."""
+"""Users with a token of their own: who wrote what is told apart in the audit log. All but the operator are cluster
+admins."""
 
 ROOT: Final = Path(__file__).parents[2]
 """Of the repository."""
+_RELEASE: Final = ROOT / "deploy" / "specdecode-operator.yaml"
+_PERMISSIONS: Final = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 _POLICY = Path(__file__).parent / "audit_policy.yaml"
 _WITHOUT_ENDPOINTS = "*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller"
 """Endpoints may not hold loopback addresses, so these controllers would only fail and try again."""
@@ -105,6 +112,7 @@ class Bed:
             self._start_api_server(self._start_etcd())
             self._start_controllers()
             self._make_nodes()
+            self.install_permissions()
         except BaseException:
             self.stop()
             raise
@@ -166,6 +174,12 @@ class Bed:
         self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         self.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
 
+    def install_permissions(self) -> None:
+        """Gives the operator what the chart gives it."""
+        for obj in yaml.safe_load_all(_RELEASE.read_text()):
+            if obj["kind"] in _PERMISSIONS:
+                self.api.apply(obj)
+
     def set_gpus(self, gpus: int) -> None:
         """Changes the GPUs that each Node has; Pods that run stay where they are."""
         for node in self.api.list("Node"):
@@ -219,7 +233,7 @@ class Bed:
         subprocess.run([self.binaries.path("kube"), "service-account-key", str(key)], check=True)
         tokens = self.state / "tokens.csv"
         with tokens.open("w", newline="") as out:
-            csv.writer(out).writerows([token, user, user, "system:masters"] for user, token in self._tokens.items())
+            csv.writer(out).writerows([token, user, user, _groups(user)] for user, token in self._tokens.items())
         self.audit_log = self.state / "audit.log"
         port = self.network.free_port()
         server = self._run(
@@ -328,6 +342,13 @@ class Bed:
         path.write_text(self._endpoint(token).to_kubeconfig())
         path.chmod(0o600)
         return path
+
+
+def _groups(user: str) -> str:
+    """As the API server sees the holder of a ServiceAccount's token; cluster admins the others."""
+    if user == OPERATOR:
+        return f"system:serviceaccounts,system:serviceaccounts:{OPERATOR_NAMESPACE}"
+    return "system:masters"
 
 
 def is_true(obj: Json, condition: str) -> bool:

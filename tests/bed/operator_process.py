@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.bed.control_plane import OPERATOR, ROOT, Bed
+from tests.bed.control_plane import OPERATOR, OPERATOR_NAMESPACE, ROOT, Bed
 from tests.bed.processes import Child, wait_for
 
 PROGRAM = Path(sys.executable).with_name("specdecode-operator")
@@ -39,8 +39,8 @@ class OperatorProcess:
         """
         Args:
             bed: where it runs.
-            arguments: its command line, after `--kubeconfig FILE --metrics-bind HOST:PORT`.
-            kubeconfig: who it is; by default the user `OPERATOR`, who may do anything.
+            arguments: its command line, after `--kubeconfig FILE --metrics-bind HOST:PORT` and the Lease's namespace.
+            kubeconfig: who it is; by default the user `OPERATOR`, who may do what the chart allows.
             user: that user's name.
             program: what to run.
             name: of its log file, where several run beside one bed.
@@ -49,6 +49,7 @@ class OperatorProcess:
         self._bed = bed
         address = f"{bed.network.host}:{bed.network.free_port()}"
         own = ["--kubeconfig", str(kubeconfig or bed.kubeconfig_of(user)), "--metrics-bind", address]
+        own += ["--lease-namespace", OPERATOR_NAMESPACE]
         self._command = [*program, *own, *arguments]
         self._name = name
         self._wait = wait

@@ -16,7 +16,7 @@ import yaml
 from tests.bed import stages
 from tests.bed.api import ApiError, Json
 from tests.bed.audit import count_writes
-from tests.bed.control_plane import OPERATOR, ROOT, Bed, is_true
+from tests.bed.control_plane import ROOT, Bed, is_true
 from tests.bed.fleet import Fleet
 from tests.bed.processes import wait_for
 from tests.bed.recorder import Recorder
@@ -25,6 +25,9 @@ from tests.cluster.workloads import engines, entry, routers
 from specdecode.api.names import ENGINE_PORT, PROXY_METRICS_PORT
 
 pytestmark = pytest.mark.needs_bed
+
+WRITER = "bed:recorder"
+"""Writes what the operator might; it may do anything."""
 
 
 def eventually(what: str, holds: Callable[[], object], timeout: float = 15.0) -> None:
@@ -190,21 +193,21 @@ def test_a_service_account_has_the_rights_that_it_was_given(bed: Bed, namespace:
 
 def test_writes_are_counted_and_judged(bed: Bed, namespace: str, recorder: Recorder) -> None:
     since = time.time()
-    as_operator = bed.client_of(OPERATOR)
+    as_writer = bed.client_of(WRITER)
     joined = engines(namespace, "llm", 2, "decode", 1)
     joined["spec"]["template"]["spec"]["containers"][0]["args"].append(
         "--prefill=http://llm-1-prefill-0.llm-1-prefill:8000"
     )
-    as_operator.apply(joined)
-    as_operator.apply(entry(namespace, "llm"))
-    as_operator.delete("Service", namespace, "llm")
+    as_writer.apply(joined)
+    as_writer.apply(entry(namespace, "llm"))
+    as_writer.delete("Service", namespace, "llm")
     with pytest.raises(ApiError):
-        as_operator.get("Service", namespace, "llm")
-    counted = count_writes(bed.audit_log, user=OPERATOR, since=since)
-    assert counted[f"{OPERATOR} patch statefulsets"] == 1
-    assert counted[f"{OPERATOR} patch services"] == 1
-    assert counted[f"{OPERATOR} delete services"] == 1
-    breaches = recorder.breaches(OPERATOR, since=since)
+        as_writer.get("Service", namespace, "llm")
+    counted = count_writes(bed.audit_log, user=WRITER, since=since)
+    assert counted[f"{WRITER} patch statefulsets"] == 1
+    assert counted[f"{WRITER} patch services"] == 1
+    assert counted[f"{WRITER} delete services"] == 1
+    breaches = recorder.breaches(WRITER, since=since)
     assert [(found.invariant, found.what) for found in breaches] == [(2, "it names Pods of revision 1")]
 
 
@@ -224,15 +227,13 @@ def test_a_write_that_takes_capacity_away_is_a_breach(bed: Bed, namespace: str, 
     eventually("8 ready Pods", lambda: ready(bed, namespace, 8))
     time.sleep(1.2)  # Pods may be seen late, so one that has only just become ready takes nothing away
     since = time.time()
-    as_operator, decode = bed.client_of(OPERATOR), f"{name}-1-decode"
+    as_writer, decode = bed.client_of(WRITER), f"{name}-1-decode"
     if way == "delete":
-        as_operator.delete("StatefulSet", namespace, decode, propagationPolicy="Background")
+        as_writer.delete("StatefulSet", namespace, decode, propagationPolicy="Background")
     else:
-        as_operator.merge(
-            "StatefulSet", namespace, decode, {"spec": {"replicas": 3}}, "scale" if way == "scale" else ""
-        )
+        as_writer.merge("StatefulSet", namespace, decode, {"spec": {"replicas": 3}}, "scale" if way == "scale" else "")
     left = 0 if way == "delete" else 3
-    whats = [found.what for found in recorder.breaches(OPERATOR, since=since)]
+    whats = [found.what for found in recorder.breaches(WRITER, since=since)]
     assert f"ready decode Pods fall from 4 to {left}, below 4" in whats
 
 

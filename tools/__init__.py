@@ -1,0 +1,1 @@
+"""What writes the committed files that are made from others."""
