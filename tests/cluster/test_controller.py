@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.bed.audit import count_writes
-from tests.bed.control_plane import OPERATOR, Bed
+from tests.bed.control_plane import OPERATOR, OPERATOR_NAMESPACE, Bed
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess
-from tests.bed.processes import wait_for
+from tests.bed.processes import BedError, wait_for
 from tests.bed.recorder import Recorder
 
 pytestmark = pytest.mark.needs_bed
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.needs_bed
 SCENARIOS = Path(__file__).parents[1] / "bed" / "scenarios"
 BUSY = {"rate": 100, "life": {"median": 3, "sigma": 0.6}}
 GOOD = {"acceptance": [0.92, 0.84, 0.74], "concentration": 8, "draftRate": 20}
+LEASE = (OPERATOR_NAMESPACE, "specdecode-operator")
 Start = Callable[..., OperatorProcess]
 
 
@@ -30,17 +31,23 @@ def play(fleet: Fleet, canary: dict[str, Any] | None = None) -> None:
     fleet.play({"traffic": BUSY, "behaviour": GOOD, "rules": rules})
 
 
+def conditions(resource: dict[str, Any]) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = resource.get("status", {}).get("conditions", [])
+    return found
+
+
 class World:
     """One resource in a namespace of its own, and what can be seen of it."""
 
     def __init__(self, bed: Bed, fleet: Fleet, namespace: str, start: Start) -> None:
         self.bed, self.fleet, self.namespace, self._start = bed, fleet, namespace, start
+        self.operators: list[OperatorProcess] = []
 
     def operate(self, *arguments: str, **options: Any) -> OperatorProcess:
         """Starts an operator for this namespace."""
-        base = ["--namespace", self.namespace, "--lease-namespace", self.namespace]
-        base += ["--lease-duration", "9", "--lease-retry", "1"]
-        return self._start(*base, *arguments, **options)
+        base = ["--namespace", self.namespace, "--lease-duration", "9", "--lease-retry", "1"]
+        self.operators.append(self._start(*base, *arguments, **options))
+        return self.operators[-1]
 
     def apply(self, **rollout: Any) -> None:
         """Applies the resource: 1 prefill, 2 decode, 2 routers."""
@@ -77,24 +84,34 @@ class World:
 
     def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition."""
-        for condition in self.status().get("conditions", []):
+        for condition in conditions({"status": self.status()}):
             if condition["type"] == kind:
                 return condition["status"], condition["reason"]
         return "", ""
 
     def wait(self, what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
-        wait_for(what, holds, seconds)
+        """Waits until it holds; raises BedError with what is known if it doesn't."""
+        try:
+            wait_for(what, holds, seconds)
+        except BedError as error:
+            resource = self.bed.api.find("SpecDecodeDeployment", self.namespace, "glm") or {}
+            said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in conditions(resource)]
+            logs = [line for operator in self.operators for line in operator.log().splitlines()[-20:]]
+            raise BedError("\n".join([str(error), *said, *logs])) from error
 
     def wait_ready(self, seconds: float = 60.0) -> None:
         self.wait("Ready", lambda: self.condition("Ready")[0] == "True", seconds)
 
     def holder(self) -> str:
-        lease = self.bed.api.find("Lease", self.namespace, "specdecode-operator")
+        lease = self.bed.api.find("Lease", *LEASE)
         return str(lease["spec"]["holderIdentity"]) if lease else ""
 
 
 @pytest.fixture
 def world(bed: Bed, fleet: Fleet, namespace: str, start_operator: Start) -> World:
+    if bed.api.find("Lease", *LEASE):
+        # Of the test before, whose operator was killed; there is no need to wait for the Lease's end.
+        bed.api.delete("Lease", *LEASE)
     return World(bed, fleet, namespace, start_operator)
 
 
@@ -146,8 +163,10 @@ def test_when_nothing_changes_nothing_is_written(world: World) -> None:
     play(world.fleet)
     world.operate()
     world.apply()
+    guard = {"spec": {"guard": {"interval": "1s"}}}
+    world.bed.api.merge("SpecDecodeDeployment", world.namespace, "glm", guard)
     world.wait_ready()
-    world.wait("the guard's first word", lambda: world.status().get("evidence"))
+    world.wait("the guard's first word", lambda: world.condition("AcceptanceHealthy") == ("True", "AcceptanceHeld"))
     time.sleep(3)
     since = time.time()
     time.sleep(15)
@@ -220,6 +239,7 @@ def rbac(world: World, *forbidden: str) -> None:
     read, write = ["get", "list", "watch"], ["create", "patch", "delete"]
     owned = {"apps": ["statefulsets", "deployments", "controllerrevisions"], "policy": ["poddisruptionbudgets"]}
     owned |= {"": ["pods", "services", "configmaps", "events"], "gateway.networking.k8s.io": ["httproutes"]}
+    owned |= {"networking.k8s.io": ["networkpolicies"]}
     rules = [rule("specdecode.dev", ["specdecodedeployments"], read)]
     rules += [rule("specdecode.dev", ["specdecodedeployments/status"], ["patch"])]
     rules += [rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
@@ -240,7 +260,8 @@ def rbac(world: World, *forbidden: str) -> None:
 def test_a_missing_permission_is_told_and_tried_again(world: World) -> None:
     """With a Role in one namespace and nothing else: not even the CRD can be read."""
     rbac(world, "statefulsets")
-    operator = world.operate(kubeconfig=world.bed.service_account_kubeconfig(world.namespace, "op"))
+    account = world.bed.service_account_kubeconfig(world.namespace, "op")
+    operator = world.operate("--lease-namespace", world.namespace, kubeconfig=account)
     world.apply()
     world.wait("the condition", lambda: world.condition("Stalled") == ("True", "WriteRefused"))
     message = next(c["message"] for c in world.status()["conditions"] if c["type"] == "Stalled")
@@ -268,3 +289,25 @@ def test_without_its_crd_it_says_so_and_ends() -> None:
         operator.start()
         assert operator.child.process.wait(30) == 1
         assert "the cluster has no CRD specdecodedeployments.specdecode.dev: apply the CRD" in operator.log()
+
+
+def test_a_pod_on_a_node_that_is_gone_is_replaced(world: World) -> None:
+    """The StatefulSet alone would wait for the node's word for ever."""
+    world.operate()
+    world.apply()
+    world.wait_ready()
+    pod = world.bed.api.get("Pod", world.namespace, "glm-1-decode-0")
+    node = pod["spec"]["nodeName"]
+    world.bed.lose_node(node)
+    try:
+        world.bed.api.delete("Pod", world.namespace, "glm-1-decode-0", gracePeriodSeconds=1)
+
+        def replaced() -> bool:
+            found = world.bed.api.find("Pod", world.namespace, "glm-1-decode-0")
+            return found is not None and found["metadata"]["uid"] != pod["metadata"]["uid"]
+
+        time.sleep(5)
+        assert not replaced()
+        world.wait("another Pod", replaced, 60)
+    finally:
+        world.bed.restore_node(node)
