@@ -90,6 +90,18 @@ def test_prompts_of_any_length(pair: Pair, length: int) -> None:
     assert loaded == (length > DEPTH)
 
 
+def test_a_prompt_seen_before_is_found_in_the_prefix_caches(pair: Pair) -> None:
+    (prompt,) = pair.model.prompts(1, 170, seed=11)
+    first, longer = prompt[:100], prompt
+    for asked in (first, first, longer, longer):
+        before = look(pair.decode)
+        answer = disaggregated(pair.prefill, pair.decode, asked, TOKENS)
+        assert answer.token_ids == pair.model.successors(asked[-1], TOKENS)
+        seen = since(before, look(pair.decode))
+        assert seen.accepted / seen.draft_tokens > 0.5
+        assert seen.drafted_per_pos == (seen.drafts,) * DEPTH
+
+
 def test_through_the_router(pair: Pair, logs: Path) -> None:
     command = [str(VENV / "bin/vllm-router"), "--host", "127.0.0.1", "--port", "8130"]
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", "8131", "--policy", "round_robin"]
@@ -132,6 +144,31 @@ def test_a_decode_instance_that_disagrees_refuses_in_clear(
         # It lives, and serves what needs no transfer.
         (prompt,) = pair.model.prompts(1, 100, seed=9)
         assert stranger.complete(prompt, TOKENS).token_ids == pair.model.successors(prompt[-1], TOKENS)
+
+
+def test_push_mode(pair: Pair, logs: Path) -> None:
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        started = [
+            engine(
+                pair.model.path,
+                8132 + at,
+                logs / f"push{at}.log",
+                speculative(DEPTH) | nixl(role, connector="NixlPushConnector"),
+                side_channel=5632 + at,
+            )
+            for at, role in enumerate(("kv_producer", "kv_consumer"))
+        ]
+        prefill, decode = pool.map(stack.enter_context, started)
+        before = look(decode)
+        assert before.info is not None
+        assert before.info["lookahead_backoff"] == "late"
+        for length in (2, 3, 4, 34, 35, 36, 200):
+            (prompt,) = pair.model.prompts(1, length, seed=length)
+            answer = disaggregated(prefill, decode, prompt, TOKENS)
+            assert answer.status == 200, answer.body
+            assert answer.token_ids == pair.model.successors(prompt[-1], TOKENS)
+        seen = since(before, look(decode))
+        assert seen.accepted / seen.draft_tokens > 0.5
 
 
 def test_without_the_series_the_same_pair_is_not_refused(pair: Pair, logs: Path) -> None:
