@@ -1,0 +1,85 @@
+"""What all measures share: one control plane, its fleet, chance from a seed, and operators."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.bed.api import Json
+from tests.bed.control_plane import Bed
+from tests.bed.fleet import Fleet
+from tests.bed.operator_process import OperatorProcess
+from tests.bed.processes import wait_for
+from tests.bench.bars import Bar
+from tests.bench.deployed import BUSY, GOOD, Deployed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a measure gives: bars, and the table that they come from."""
+
+    bars: Sequence[Bar]
+    table: Any
+
+
+@dataclass
+class Lab:
+    """The place where it is measured.
+
+    Attributes:
+        bed: the control plane.
+        fleet: its simulated Pods.
+        rng: chooses the moments.
+        tag: keeps the namespaces of two labs in one bed apart.
+    """
+
+    bed: Bed
+    fleet: Fleet
+    rng: random.Random
+    tag: str = ""
+    _made: int = field(default=0, init=False)
+
+    def deployed(self, word: str) -> Deployed:
+        """A resource to be, in a namespace of its own."""
+        self._made += 1
+        name = "-".join(part for part in (word, self.tag, str(self._made)) if part)
+        return Deployed(self.bed, self.fleet, self.bed.namespace(name))
+
+    def remove(self, *gone: Deployed) -> None:
+        """Deletes resources with their namespaces, and waits until their Pods are gone."""
+        for deployed in gone:
+            self.bed.api.delete("Namespace", None, deployed.namespace)
+        for deployed in gone:
+            wait_for(f"the end of {deployed.namespace}", lambda d=deployed: not self._pods(d), 90, pause=0.2)
+
+    def _pods(self, deployed: Deployed) -> list[Json]:
+        return self.bed.api.list("Pod", deployed.namespace)
+
+    def play(self, *rules: Json, traffic: Json | None = None, behaviour: Json | None = None) -> None:
+        """Busy traffic and good Pods, but for what rules say."""
+        self.fleet.play(
+            {"traffic": BUSY | (traffic or {}), "behaviour": GOOD | (behaviour or {}), "rules": list(rules)}
+        )
+
+    def operator(self, *only: Deployed, name: str = "operator") -> OperatorProcess:
+        """An operator for all namespaces, or for those of some resources alone, with a Lease in the first of these."""
+        arguments = ["--lease-duration", "15", "--lease-retry", "2"]
+        for deployed in only:
+            arguments += ["--namespace", deployed.namespace]
+        if only:
+            arguments += ["--lease-namespace", only[0].namespace]
+        return OperatorProcess(self.bed, arguments, name=name)
+
+
+def load() -> float:
+    """Load average of the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def say(text: str) -> None:
+    """A line of progress, with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
