@@ -58,6 +58,6 @@ def expected_drafts(traffic: Traffic, running: float, looks: int, *, from_empty:
     points = (np.arange(looks * _FINE) + 0.5) * (LOOK / _FINE)
     level = np.ones_like(points)
     if from_empty:
-        level = 1.0 - survival_integral(traffic, points) / traffic.mean_life
+        level = 1.0 - survival_integral(traffic, np.asarray(points, dtype=np.float64)) / traffic.mean_life
     per_second = traffic.drafts_per_second * running * level.reshape(looks, _FINE).mean(axis=1)
     return np.asarray(per_second * LOOK)

@@ -1,9 +1,9 @@
 """The oracle: likelihood-ratio tests that know the traffic's exact second-order law and the size of the fall.
 
 It judges the same sums as the operator, accepted tokens and drafts over a window, by their exact variance: from the
-start as a sequential probability ratio test, for later onsets as a CUSUM over all windows that end now. Its thresholds are set by
-simulation so that over the hour, at a fall of exactly the margin, it errs as often as it is allowed: it wastes
-nothing on bounds. Like any test that compares arms, it sees stable's acceptance only through stable's counters.
+start as a sequential probability ratio test, for later onsets as a CUSUM over all windows that end now. Its thresholds
+are set by simulation so that over the hour, at a fall of exactly the margin, it errs as often as it is allowed: it
+wastes nothing on bounds. Like any test that compares arms, it sees stable's acceptance only through stable's counters.
 """
 
 from __future__ import annotations

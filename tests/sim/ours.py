@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdecode.acceptance.dispersion import Curve, Dispersion, excess, kappa, merged, resampled
-from specdecode.acceptance.kernel import COLUMNS, Finding, Kernel, Settings
-from tests.sim.traffic import LOOK, POSITIONS, Array, ArmTraffic, Traffic, draft_noise, simulate
+from specdecode.acceptance.kernel import Finding, Kernel, Settings
+from specdecode.acceptance.ladder import COLUMNS
+from tests.sim.traffic import LOOK, POSITIONS, ArmTraffic, Array, Traffic, draft_noise, simulate
 
 SCALES = 11
 HISTORY_LOOK = 30.0

@@ -13,7 +13,10 @@ from specdecode.acceptance.arm import MAX_PODS, ArmWindow
 from specdecode.acceptance.counters import Counters
 from specdecode.acceptance.dispersion import Array, Curve, Dispersion, at_window, excess, kappa, merged, resampled
 from specdecode.acceptance.history import History
-from specdecode.acceptance.kernel import COLUMNS, Finding, Kernel, Look, Settings, half_width, needed_information
+from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings
+from specdecode.acceptance.ladder import COLUMNS
+from specdecode.acceptance.latency import Latency
+from specdecode.acceptance.mixture import half_width, needed_information
 from specdecode.acceptance.types import (
     Arm,
     ArmSummary,
@@ -32,6 +35,8 @@ _SCALES = 11
 _WHOLE = 100.0
 # Increments kept while the other arm can't be scraped; beyond, the oldest are let go.
 _MOST_PENDING = 4096
+# Engines whose last counters are persisted, so that a restart loses not even one look; of more, one look is lost.
+_MOST_ENGINES = 24
 _REASONS = {
     Finding.LENGTH: Reason.ACCEPTANCE_FELL,
     Finding.LATENCY: Reason.SLOWER_TOKENS,
@@ -63,6 +68,7 @@ class Analysis:
         self.split: Split = split
         self.trust_connection = trust_connection
         self._counters = Counters()
+        self._latency = Latency()
         self._arms: dict[Arm, ArmWindow] = {"stable": ArmWindow("stable"), "canary": ArmWindow("canary")}
         self._history = history
         error = 1.0 - policy.confidence
@@ -164,6 +170,9 @@ class Analysis:
         if canary.pending and (stable.pending or alone):
             news = True
             self._agree_on_positions(now)
+            for arm in self._arms.values():
+                for i in arm.pending:
+                    self._latency.add(arm.arm, i.running, i.tpot_sum, i.tpot_count)
             seconds = now - self._merged_at
             self._merged_at = now
             for name, arm in self._arms.items():
@@ -182,9 +191,19 @@ class Analysis:
         row["canary_running"], self._running = flying - self._running, flying
         increments = np.array([[row[c]] for c in COLUMNS])
         kappas, more = self._kappas()
-        return self._kernel.look(
+        look = self._kernel.look(
             now, increments, np.array([flying]), canary.counted, kappas, more, self.policy.interval
         )
+        if look.finding[0] == Finding.NOTHING and self._slower():
+            return dataclasses.replace(look, finding=np.array([int(Finding.LATENCY)]), passed=np.array([False]))
+        return look
+
+    def _slower(self) -> bool:
+        margin = self.policy.latency_margin
+        if margin is None or self._kernel.reference is not None:
+            return False
+        error = SHARES["latency"] * self._settings.error
+        return self._latency.fails(margin, error, self._kernel.ladder.looks)
 
     def _agree_on_positions(self, now: float) -> None:
         """Judge only positions that every draft of both arms proposed; fewer than before: start afresh with those."""
@@ -241,10 +260,19 @@ class Analysis:
 
         if look is not None and look.finding[0] != Finding.NOTHING:
             finding = Finding(int(look.finding[0]))
-            if finding in (Finding.LENGTH, Finding.LATENCY):
+            if finding is Finding.LENGTH:
                 estimate = _number(look.fall[0])
                 interval = self._interval(estimate, float(look.fall_information[0]))
-            message = self._failure(finding, look, estimate, interval, evidence)
+            message = explain.failure(
+                finding,
+                self.policy,
+                self._kernel.rates(),
+                self._latency.slowness(),
+                estimate,
+                interval,
+                evidence,
+                float(look.seconds[0]),
+            )
             hearsay = finding in (Finding.LENGTH, Finding.LATENCY) and self.split == "connection"
             if hearsay and not self.trust_connection:
                 self._held = True
@@ -297,36 +325,6 @@ class Analysis:
             return None
         half = half_width(information, self.policy.margin, 1.0 - self.policy.confidence)
         return (max(-1.0, estimate - half), estimate + half)
-
-    def _failure(
-        self,
-        finding: Finding,
-        look: Look,
-        estimate: float | None,
-        interval: tuple[float, float] | None,
-        evidence: Evidence,
-    ) -> str:
-        policy = self.policy
-        rates = self._kernel.rates()
-        if finding is Finding.ERRORS:
-            return (
-                f"{rates['canary_failed']:.0f} of {rates['canary_ended']:.0f} canary requests failed "
-                f"({explain.percent(rates['canary_failing'])}), against {explain.percent(rates['stable_failing'])} "
-                f"of stable's."
-            )
-        if finding is Finding.COLLAPSE:
-            return (
-                f"The canary accepts {rates['canary_accepted']:.2f} tokens a draft where stable accepts "
-                f"{rates['stable_accepted']:.2f}, less than {explain.percent(policy.collapse)} of it, "
-                f"after {explain.seen(evidence.canary)}."
-            )
-        if finding is Finding.FLOOR:
-            return (
-                f"The canary accepts {explain.percent(rates['canary_first'])} of the drafts at position 1, under the "
-                f"floor of {explain.percent(policy.floor)}, where stable accepts "
-                f"{explain.percent(rates['stable_first'])}."
-            )
-        return explain.fell(policy, estimate, interval, float(look.seconds[0]))
 
     def _no_data(self, now: float) -> tuple[Reason, str] | None:
         """Why nothing can be said now, if so."""
@@ -394,6 +392,8 @@ class Analysis:
             "merged_at": self._merged_at,
             "running": self._running,
             "kernel": self._kernel.state(),
+            "latency": self._latency.state(),
+            "counters": self._counters.state() if len(self._counters) <= _MOST_ENGINES else [],
             "canary": self._arms["canary"].state() | {"curve": _curve_state(canary)},
             "stable": self._arms["stable"].state()
             | {"curve": _curve_state(stable if past is None else merged(past, stable))},
@@ -404,6 +404,8 @@ class Analysis:
         self._begin(float(state["merged_at"]))
         self._running = float(state["running"])
         self._kernel.restore(state["kernel"])
+        self._latency.restore(state["latency"])
+        self._counters.restore(state["counters"])
         step = state["step"]
         self._step = None if step is None else (int(step[0]), float(step[1]))
         self._passed, self._held = bool(state["passed"]), bool(state["held"])

@@ -7,7 +7,7 @@ negative, more accepted than drafted, ...) is a failed scrape: it moves nothing,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,9 @@ class Counters:
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str], Sample] = {}
 
+    def __len__(self) -> int:
+        return len(self._last)
+
     def advance(self, sample: Sample) -> Increment | str | None:
         """Return the increment since the engine's last good sample.
 
@@ -131,11 +134,11 @@ class Counters:
         """Drop engines whose last sample is older than this time (Unix seconds)."""
         self._last = {key: sample for key, sample in self._last.items() if sample.t >= older_than}
 
-    def state(self) -> list[dict[str, Any]]:
+    def state(self) -> list[list[Any]]:
         """The origins, as JSON: a restarted operator counts on from them."""
         return [_pack(sample) for _, sample in sorted(self._last.items())]
 
-    def restore(self, state: list[Mapping[str, Any]]) -> None:
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
         """Take the origins that ``state()`` gave."""
         for row in state:
             sample = _unpack(row)
@@ -194,39 +197,27 @@ def _drafted(now: Sample, before: Sample, width: int, drafts: float, tokens: flo
     return (real,) * depth
 
 
-_PACKED = [
-    "t",
-    "arm",
-    "pod",
-    "engine",
-    "depth",
-    "drafts",
-    "draft_tokens",
-    "accepted",
-    "accepted_per_pos",
-    "drafted_per_pos",
-    "generation_tokens",
-    "tpot_sum",
-    "tpot_count",
-    "requests_running",
-    "requests_finished",
-    "requests_failed",
-    "transfers_failed",
-    "created",
-    "empty_first_draft",
-    "source",
-]
+_PACKED = tuple(Sample.__dataclass_fields__)
 
 
-def _pack(sample: Sample) -> dict[str, Any]:
-    packed: dict[str, Any] = {}
+def _pack(sample: Sample) -> list[Any]:
+    """Values by field, whole numbers as such, without the trailing absent ones."""
+    row: list[Any] = []
     for field in _PACKED:
         value = getattr(sample, field)
-        if value is not None and value is not False:
-            packed[field] = list(value) if isinstance(value, tuple) else value
-    return packed
+        if isinstance(value, tuple):
+            row.append([_short(x) for x in value])
+        else:
+            row.append(_short(value) if isinstance(value, float) else value)
+    return row
 
 
-def _unpack(row: Mapping[str, Any]) -> Sample:
-    values: dict[str, Any] = {field: tuple(value) if isinstance(value, list) else value for field, value in row.items()}
+def _short(value: float) -> float:
+    return int(value) if value == int(value) else value
+
+
+def _unpack(row: Sequence[Any]) -> Sample:
+    values: dict[str, Any] = {}
+    for field, value in zip(_PACKED, row, strict=True):
+        values[field] = tuple(value) if isinstance(value, list) else value
     return Sample(**values)

@@ -230,10 +230,10 @@ def kappa(curve: Curve) -> Array:
 
 
 def excess(stable: Curve, canary: Curve) -> Array:
-    """The canary's dispersion over stable's, shape (runs,), by how much their Pods jump about; one for all scales.
+    """The canary's dispersion over stable's, shape (runs,): 1, or more where its Pods jump about more.
 
-    It is drawn to 1 by one standard error, so that what the few batches of a fresh canary show by chance counts for
-    nothing.
+    One factor for all scales. One standard error is taken off, so that what the few batches of a fresh canary show by
+    chance counts for nothing; an arm that seems calmer than stable is not believed.
     """
     known = (stable.step_weights > 0.0) & (canary.step_weights > 0.0) & (stable.steps > 0.0)
     expected = np.divide(stable.steps, stable.step_weights, out=np.ones_like(stable.steps), where=known)
@@ -242,7 +242,7 @@ def excess(stable: Curve, canary: Curve) -> Array:
     total = count.sum(axis=1)
     mean = np.divide((count * found / expected).sum(axis=1), total, out=np.ones_like(total), where=total > 0.0)
     error = np.sqrt(_STEP_BATCHES / np.maximum(total, _STEP_BATCHES))
-    return np.asarray(np.clip(1.0, mean * (1.0 - error), mean * (1.0 + error)))
+    return np.asarray(np.maximum(1.0, mean * (1.0 - error)))
 
 
 def at_window(kappas: Array, base: float, windows: Array) -> tuple[Array, Array]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from specdecode.acceptance.kernel import Finding
+from specdecode.acceptance.latency import Slowness
 from specdecode.acceptance.types import ArmEvidence, Evidence, Policy
 
 
@@ -71,3 +74,38 @@ def more(policy: Policy, estimate: float | None, evidence: Evidence, seconds: fl
         f"The canary's {change(estimate)} after {seen(evidence.canary)}; "
         f"that isn't yet known to be within {percent(policy.margin)}, nor beyond it: {wait}."
     )
+
+
+def failure(
+    finding: Finding,
+    policy: Policy,
+    rates: Mapping[str, float],
+    slowness: Slowness | None,
+    estimate: float | None,
+    interval: tuple[float, float] | None,
+    evidence: Evidence,
+    seconds: float,
+) -> str:
+    """Why a look fails; ``rates`` are ``Kernel.rates()``, ``seconds`` the length of the window that told."""
+    if finding is Finding.ERRORS:
+        return (
+            f"{rates['canary_failed']:.0f} of {rates['canary_ended']:.0f} canary requests failed "
+            f"({percent(rates['canary_failing'])}), against {percent(rates['stable_failing'])} of stable's."
+        )
+    if finding is Finding.COLLAPSE:
+        return (
+            f"The canary accepts {rates['canary_accepted']:.2f} tokens a draft where stable accepts "
+            f"{rates['stable_accepted']:.2f}, after {seen(evidence.canary)}."
+        )
+    if finding is Finding.FLOOR:
+        return (
+            f"The canary accepts {percent(rates['canary_first'])} of the drafts at position 1, under the floor of "
+            f"{percent(policy.floor)}, where stable accepts {percent(rates['stable_first'])}."
+        )
+    if finding is Finding.LATENCY:
+        slower = 0.0 if slowness is None else math.expm1(slowness.change)
+        return (
+            f"The canary takes {percent(slower)} longer per output token than stable under the same load; "
+            f"{percent(policy.latency_margin or 0.0)} is allowed."
+        )
+    return fell(policy, estimate, interval, seconds)

@@ -34,7 +34,7 @@ class History:
         if state and state.get("base") == interval and state["squares"]:
             rows = [np.array(state[name], dtype=float) for name in _SAVED]
             nothing = np.zeros_like(rows[0])
-            self._past = Curve(interval, *rows, nothing, nothing)
+            self._past = Curve(interval, rows[0], rows[1], rows[2], nothing, nothing)
             self._width = rows[0].shape[0]
 
     def observe(self, items: Iterable[Sample | ScrapeError]) -> None:

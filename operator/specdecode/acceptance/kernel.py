@@ -14,7 +14,7 @@ Rinaldo, e-detectors, New England J. Stat. Data Sci. (2023). Bounded means by re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -22,27 +22,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdecode.acceptance.dispersion import Array, at_window
+from specdecode.acceptance.ladder import COLUMNS, STABLE, Ladder, Sums, short
+from specdecode.acceptance.mixture import FALL_WEIGHTS, FALLS, GAIN_WEIGHTS, GAINS, crossed, entropy
 
 # Shares of 1 - confidence for a false rollback, by measure; they add up to 1.
 SHARES = {"length": 0.9, "collapse": 0.025, "errors": 0.025, "floor": 0.025, "latency": 0.025}
 
-# Falls beyond the margin that the mixture looks for, in margins, and their prior weights.
-FALLS = np.array([1.0, 3.0])
-FALL_WEIGHTS = np.array([0.5, 0.5])
-# For Pass: how far above the boundary the canary is hoped to be; 1 is as good as stable.
-GAINS = np.array([1.0, 2.0])
-GAIN_WEIGHTS = np.array([0.85, 0.15])
 # Shares of the distance from a tolerated failure rate to 1.
 RATES = np.array([0.1, 0.3, 0.6, 0.9])
 
-# A start at look i stays in the ladder until its age exceeds this many times the largest power of two dividing i, so
-# windows are at most a sixth longer or shorter than wanted.
-_RUNGS = 6
 # Stable's last window, for the step in which it no longer serves.
 _LAST_SECONDS = 600.0
 # Variance of a window that began empty over that of a steady one with as many drafts: 2/3 in the limit of short
 # windows, and never much above 1.
 _FRESH = (2.0 / 3.0, 1.1)
+# Requests, in multiples of the policy's least, from which the sum of a window is taken as normal.
+_NORMAL = 2.0
 # Share of the length test's budget for the window from the canary's beginning; the rest is the restarts'.
 _WHOLE_SHARE = 0.75
 # The restarts' budget by period: the first hour, then twice as long each; every later period has this part of what
@@ -60,35 +55,6 @@ class Finding(IntEnum):
     FLOOR = 3
     COLLAPSE = 4
     ERRORS = 5
-
-
-@dataclass(slots=True)
-class Sums:
-    """Running sums, each of shape (runs,) or, on the ladder, (runs, starts).
-
-    ``accepted`` counts the common positions, ``first`` position 1 alone; ``finished`` requests that engines ended;
-    ``running`` the change of requests in flight; ``busy`` request-seconds in flight; ``ended`` and ``failed`` are
-    what the errors test goes by.
-    """
-
-    canary_drafts: Array
-    canary_accepted: Array
-    canary_first: Array
-    canary_finished: Array
-    canary_running: Array
-    canary_ended: Array
-    canary_failed: Array
-    stable_drafts: Array
-    stable_accepted: Array
-    stable_first: Array
-    stable_finished: Array
-    stable_busy: Array
-    stable_ended: Array
-    stable_failed: Array
-
-
-COLUMNS = tuple(field.name for field in fields(Sums))
-_STABLE = np.array([[name.startswith("stable")] for name in COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,108 +89,6 @@ class Look:
     seconds: Array
 
 
-def entropy(found: Array, expected: Array) -> Array:
-    """Relative entropy of two Bernoulli rates, in nats."""
-    a, b = np.clip(found, 1e-12, 1.0 - 1e-12), np.clip(expected, 1e-12, 1.0 - 1e-12)
-    return np.asarray(a * np.log(a / b) + (1.0 - a) * np.log((1.0 - a) / (1.0 - b)))
-
-
-def log_mixture(score: Array, information: Array, shifts: Array, weights: Array) -> Array:
-    """Log of the mixture over shifts d of exp(d * score - d**2 / 2 * information)."""
-    exponents = score[..., None] * shifts - 0.5 * information[..., None] * shifts**2 + np.log(weights)
-    top = exponents.max(axis=-1)
-    return np.asarray(top + np.log(np.exp(exponents - top[..., None]).sum(axis=-1)))
-
-
-def crossed(score: Array, information: Array, shifts: Array, weights: Array, bound: Array) -> NDArray[np.bool_]:
-    """Where the mixture reaches ``bound`` (a log)."""
-    out = np.zeros(score.shape, dtype=bool)
-    # No mixture exceeds the largest likelihood ratio, score**2 / (2 * information).
-    near = (score > 0.0) & (score**2 >= 2.0 * bound * information) & (information > 0.0)
-    if near.any():
-        out[near] = log_mixture(score[near], information[near], shifts, weights) >= bound[near]
-    return out
-
-
-def needed_information(margin: float, error: float) -> float:
-    """Information at which a canary as good as stable is expected to pass."""
-    return float(2.0 * (np.log(1.0 / error) - np.log(GAIN_WEIGHTS[0])) / margin**2)
-
-
-def half_width(information: float, margin: float, error: float) -> float:
-    """Half of the time-uniform interval for the change of length (Robbins' two-sided normal mixture).
-
-    The mixture's scale makes it narrowest near the information that a Pass needs.
-    """
-    log = 2.0 * np.log(1.0 / error)
-    rho = needed_information(margin, error) / (log + np.log1p(log))
-    total = information + rho
-    return float(np.sqrt(total * (np.log(total / rho) + log)) / information)
-
-
-class Ladder:
-    """Sums at the starts of the windows that are watched."""
-
-    def __init__(self, runs: int, now: float) -> None:
-        self.runs = runs
-        self.looks = 0
-        self.total: Array = np.zeros((len(COLUMNS), runs))
-        self.indices: list[int] = [0]
-        self.times: list[float] = [now]
-        self.starts: Array = np.zeros((len(COLUMNS), runs, 1))
-
-    def add(self, increments: Array) -> None:
-        """Add one look's increments, shape (columns, runs)."""
-        self.looks += 1
-        self.total = self.total + increments
-
-    def windows(self) -> Array:
-        """Sums since each start, shape (columns, runs, starts)."""
-        return np.asarray(self.total[:, :, None] - self.starts)
-
-    def close(self, now: float) -> None:
-        """Make this look a start, and drop the starts that are too old for their place."""
-        keep = [k for k, index in enumerate(self.indices) if _stays(index, self.looks)]
-        self.indices = [self.indices[k] for k in keep] + [self.looks]
-        self.times = [self.times[k] for k in keep] + [now]
-        self.starts = np.concatenate([self.starts[:, :, keep], self.total[:, :, None]], axis=2)
-
-    def select(self, runs: NDArray[np.bool_]) -> None:
-        """Keep these runs only."""
-        self.total, self.starts = self.total[:, runs], self.starts[:, runs]
-        self.runs = int(self.total.shape[1])
-
-    def state(self) -> dict[str, Any]:
-        """JSON of a ladder with one run."""
-        return {
-            "looks": self.looks,
-            "total": _short(self.total[:, 0]),
-            "indices": self.indices,
-            "times": [round(t, 3) for t in self.times],
-            "starts": [_short(row) for row in self.starts[:, 0].T],
-        }
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Ladder:
-        """The ladder whose ``state()`` this is."""
-        ladder = cls(1, 0.0)
-        ladder.looks = int(state["looks"])
-        ladder.total = np.array([state["total"]], dtype=float).T
-        ladder.indices = [int(i) for i in state["indices"]]
-        ladder.times = [float(t) for t in state["times"]]
-        ladder.starts = np.array(state["starts"], dtype=float).T[:, None, :]
-        return ladder
-
-
-def _short(row: Array) -> list[float]:
-    # Counters are whole numbers but for corrections; a hundredth of a draft decides nothing.
-    return [int(x) if x == int(x) else round(float(x), 2) for x in row]
-
-
-def _stays(index: int, now: int) -> bool:
-    return index == 0 or now - index < _RUNGS * (index & -index)
-
-
 class Kernel:
     """All measures but latency, on a ladder of windows; one call a look."""
 
@@ -240,7 +104,7 @@ class Kernel:
         """Stable is leaving: from now on compare with its sums over the last ten minutes, or what there is of them."""
         starts = [k for k, t in enumerate(self.ladder.times) if now - t <= _LAST_SECONDS] or [0]
         last = self.ladder.windows()[:, :, starts[0]]
-        self.reference = np.where(_STABLE, last, 0.0)
+        self.reference = np.where(STABLE, last, 0.0)
         self.ladder = Ladder(self.ladder.runs, now)
 
     def begin_step(self, now: float) -> None:
@@ -259,7 +123,7 @@ class Kernel:
         """Sums and rates of the only run since the step began, for the sentences."""
         step = self.ladder.total - self.step_start
         if self.reference is not None:
-            step = np.where(_STABLE, self.reference, step)
+            step = np.where(STABLE, self.reference, step)
         out = dict(zip(COLUMNS, (float(x) for x in step[:, 0]), strict=True))
         for arm in ("canary", "stable"):
             drafts, ended = max(out[f"{arm}_drafts"], 1.0), max(out[f"{arm}_ended"], 1.0)
@@ -273,9 +137,9 @@ class Kernel:
         return {
             "began": self.began,
             "ladder": self.ladder.state(),
-            "step": _short(self.step_start[:, 0]),
+            "step": short(self.step_start[:, 0]),
             "step_time": self.step_time,
-            "reference": None if self.reference is None else _short(self.reference[:, 0]),
+            "reference": None if self.reference is None else short(self.reference[:, 0]),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -302,7 +166,7 @@ class Kernel:
         starts = np.concatenate([ladder.starts, self.step_start[:, :, None]], axis=2)
         windows = ladder.total[:, :, None] - starts
         if self.reference is not None:
-            windows = np.where(_STABLE[:, :, None], self.reference[:, :, None], windows)
+            windows = np.where(STABLE[:, :, None], self.reference[:, :, None], windows)
         sums = Sums(*windows)
         requests = sums.canary_finished + running[:, None]
         ratio = self._fresh(sums, lengths, running) if counted else None
@@ -385,7 +249,7 @@ class Kernel:
         """Information, but none while a window holds too few requests for a normal law."""
         if not counted:
             return information
-        return np.where(requests >= self.settings.min_requests, information, 0.0)
+        return np.where(requests >= _NORMAL * self.settings.min_requests, information, 0.0)
 
     def _length_fails(self, change: Array, information: Array, elapsed: float) -> NDArray[np.bool_]:
         margin = self.settings.margin

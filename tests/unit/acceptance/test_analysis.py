@@ -1,0 +1,292 @@
+"""The analysis as a whole, on simulated fleets: what each scenario must and must not end in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+
+from specdecode.acceptance import Analysis, Policy, Reason, Sample, ScrapeError, Verdict, VerdictKind
+from tests.sim.fleet import Behaviour, Fleet
+
+
+def start(now: float = 0.0, **policy: float) -> Analysis:
+    analysis = Analysis(Policy(**policy), steps=2, split="request", trust_connection=False, now=now)  # type: ignore[arg-type]
+    analysis.begin_step(0, 10.0, now)
+    return analysis
+
+
+def play(
+    fleet: Fleet,
+    analysis: Analysis,
+    looks: int,
+    change: Callable[[list[Sample]], list[Sample | ScrapeError]] = lambda items: list(items),
+) -> list[Verdict]:
+    verdicts = []
+    for _ in range(looks):
+        analysis.observe(change(fleet.step()))
+        verdicts.append(analysis.look(fleet.now))
+        if verdicts[-1].kind is VerdictKind.FAIL:
+            break
+    return verdicts
+
+
+def kinds(verdicts: list[Verdict]) -> set[VerdictKind]:
+    return {v.kind for v in verdicts}
+
+
+def test_an_equal_canary_passes_with_numbers() -> None:
+    verdicts = play(Fleet(1, Behaviour(running=60), Behaviour(running=60)), start(), 200)
+    assert VerdictKind.FAIL not in kinds(verdicts)
+    last = verdicts[-1]
+    assert last.kind is VerdictKind.PASS
+    assert last.reason is Reason.ACCEPTANCE_HELD
+    assert last.estimate is not None and abs(last.estimate) < 0.05
+    assert last.interval is not None and last.interval[0] < last.estimate < last.interval[1]
+    assert last.evidence.canary.pods == 1 and last.evidence.stable.pods == 4
+    waiting = next(v for v in verdicts if v.kind is VerdictKind.INCONCLUSIVE and v.more_seconds)
+    assert waiting.more_seconds is not None and math.isfinite(waiting.more_seconds)
+
+
+def test_a_fall_is_named_with_the_numbers() -> None:
+    fleet = Fleet(2, Behaviour(), Behaviour(keep=0.6))
+    last = play(fleet, start(), 300)[-1]
+    assert (last.kind, last.reason) == (VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)
+    assert not last.by_errors
+    assert last.estimate is not None and last.estimate < -0.1
+    assert "5.0 % is allowed" in last.message
+
+
+def test_a_late_fall_is_called_about_as_fast_as_an_early_one() -> None:
+    fleet = Fleet(3, Behaviour(running=60), Behaviour(running=60))
+    analysis = start()
+    assert VerdictKind.FAIL not in kinds(play(fleet, analysis, 240))
+    fleet.behaviour["canary"].keep = 0.5
+    verdicts = play(fleet, analysis, 60)
+    assert verdicts[-1].kind is VerdictKind.FAIL
+    assert len(verdicts) <= 12
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0])
+def test_a_collapse_fails_at_the_second_scrape_with_enough_requests(interval: float) -> None:
+    for seed in range(10):
+        fleet = Fleet(seed, Behaviour(running=100, mean=0.92, spread=0.05), Behaviour(running=200, keep=0.04))
+        analysis = start(interval=interval)
+        seen = 0
+        for _ in range(30):
+            items = fleet.step(interval)
+            analysis.observe(items)
+            verdict = analysis.look(fleet.now)
+            counted = sum(
+                (s.requests_finished or 0) + (s.requests_running or 0) for s in items if s.arm == "canary"
+            )
+            seen += counted >= 20
+            if verdict.kind is VerdictKind.FAIL:
+                break
+        assert verdict.kind is VerdictKind.FAIL
+        assert seen <= 2
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_failing_requests_fail_within_three_scrapes(silent: bool) -> None:
+    for seed in range(10):
+        canary = Behaviour(running=60, failing=1.0 if silent else 0.5, silent=silent)
+        fleet = Fleet(seed, Behaviour(running=60), canary)
+        analysis = start()
+        scrapes = 0
+        origin: float | None = None
+        for _ in range(60):
+            items = fleet.step()
+            analysis.observe(items)
+            verdict = analysis.look(fleet.now)
+            ended = sum((s.requests_finished or 0) + (s.requests_failed or 0) for s in items if s.arm == "canary")
+            origin = ended if origin is None else origin
+            scrapes += ended - origin >= 20
+            if verdict.kind is VerdictKind.FAIL:
+                break
+        assert verdict.reason is Reason.REQUESTS_FAILING
+        assert verdict.by_errors
+        assert scrapes <= 3
+
+
+def test_few_failures_on_both_arms_are_no_failure() -> None:
+    fleet = Fleet(5, Behaviour(failing=0.001), Behaviour(failing=0.001))
+    assert VerdictKind.FAIL not in kinds(play(fleet, start(), 300))
+
+
+@pytest.mark.parametrize(
+    ("stable", "canary"),
+    [
+        (Behaviour(depth=1), Behaviour(depth=8)),
+        (Behaviour(depth=8), Behaviour(depth=1)),
+        (Behaviour(depth=3), Behaviour(depth=2)),
+        (Behaviour(depth=3), Behaviour(depths=(3, 2), tells_drafted=True)),
+        (Behaviour(depth=3), Behaviour(depths=(3, 1))),
+        (Behaviour(depth=3), Behaviour(depth=3, empty_first=True)),
+        (Behaviour(depth=3, empty_first=True), Behaviour(depth=3)),
+    ],
+    ids=["1-8", "8-1", "3-2", "schedule", "schedule-untold", "to-pd", "from-pd"],
+)
+def test_depth_and_counting_are_no_fall(stable: Behaviour, canary: Behaviour) -> None:
+    stable.running = canary.running = 60
+    verdicts = play(Fleet(6, stable, canary), start(), 250)
+    assert VerdictKind.FAIL not in kinds(verdicts)
+    assert verdicts[-1].kind is VerdictKind.PASS
+
+
+def test_drift_of_both_arms_is_no_fall() -> None:
+    fleet = Fleet(7, Behaviour(running=60), Behaviour(running=60))
+    analysis = start()
+    play(fleet, analysis, 60)
+    fleet.behaviour["stable"].keep = fleet.behaviour["canary"].keep = 0.6
+    assert VerdictKind.FAIL not in kinds(play(fleet, analysis, 200))
+
+
+def away(items: list[Sample]) -> list[Sample | ScrapeError]:
+    return [ScrapeError(s.t, s.arm, s.pod, "timeout") if s.arm == "canary" else s for s in items]
+
+
+def nan(items: list[Sample]) -> list[Sample | ScrapeError]:
+    return [
+        Sample(s.t, s.arm, s.pod, s.engine, s.depth, math.nan, s.draft_tokens, s.accepted, s.accepted_per_pos)
+        for s in items
+    ]
+
+
+@pytest.mark.parametrize("change", [away, nan])
+def test_no_metrics_is_no_data_and_evidence_goes_on(
+    change: Callable[[list[Sample]], list[Sample | ScrapeError]],
+) -> None:
+    fleet = Fleet(8, Behaviour(running=60), Behaviour(running=60))
+    analysis = start()
+    play(fleet, analysis, 10)
+    before = analysis.evidence(fleet.now).canary.drafts
+    lost = play(fleet, analysis, 12, change)
+    assert kinds(lost) <= {VerdictKind.NO_DATA, VerdictKind.INCONCLUSIVE}
+    assert lost[-1].kind is VerdictKind.NO_DATA
+    assert lost[-1].reason is Reason.SCRAPES_FAILING
+    verdicts = play(fleet, analysis, 150)
+    assert VerdictKind.FAIL not in kinds(verdicts)
+    assert verdicts[-1].kind is VerdictKind.PASS
+    assert verdicts[0].evidence.canary.drafts > before
+
+
+def test_an_idle_canary_is_no_data_for_ever() -> None:
+    fleet = Fleet(9, Behaviour(), Behaviour(running=0.0))
+    verdicts = play(fleet, start(), 100)
+    assert kinds(verdicts) == {VerdictKind.NO_DATA}
+    assert verdicts[-1].reason is Reason.NO_TRAFFIC
+
+
+def test_a_pod_that_hangs_holds_the_pass() -> None:
+    fleet = Fleet(10, Behaviour(running=60), Behaviour(running=60), pods=(4, 2))
+    hanging = fleet.engines[("canary", "canary-1")]
+
+    def still(items: list[Sample]) -> list[Sample | ScrapeError]:
+        return [
+            s
+            if s.pod != "canary-1"
+            else Sample(s.t, s.arm, s.pod, s.engine, s.depth, 0.0, 0.0, 0.0, (0.0,) * 3, requests_running=0.0)
+            for s in items
+        ]
+
+    verdicts = play(fleet, start(), 200, still)
+    assert hanging.drafts > 0.0
+    assert VerdictKind.PASS not in kinds(verdicts)
+    assert verdicts[-1].reason is Reason.PODS_UNSEEN
+
+
+def test_a_counter_reset_is_no_fall() -> None:
+    fleet = Fleet(11, Behaviour(running=60), Behaviour(running=60))
+    analysis = start()
+    for _ in range(6):
+        assert VerdictKind.FAIL not in kinds(play(fleet, analysis, 30))
+        fleet.restart("canary", "canary-0")
+        fleet.restart("stable", "stable-1")
+
+
+def test_slower_tokens_fail_only_under_the_same_load() -> None:
+    same = Fleet(12, Behaviour(running=60), Behaviour(running=60, tpot=0.04))
+    assert play(same, start(), 300)[-1].reason is Reason.SLOWER_TOKENS
+    fuller = Fleet(12, Behaviour(running=10), Behaviour(running=200, tpot=0.04))
+    assert VerdictKind.FAIL not in kinds(play(fuller, start(), 60))
+
+
+def test_below_the_floor_fails_only_while_stable_is_above() -> None:
+    low = Behaviour(running=100, mean=0.05, spread=0.02)
+    verdicts = play(Fleet(13, Behaviour(running=100, mean=0.16, spread=0.02), low), start(margin=0.4), 200)
+    assert verdicts[-1].reason is Reason.BELOW_FLOOR
+    both = Fleet(13, Behaviour(running=100, mean=0.05, spread=0.02), low)
+    assert Reason.BELOW_FLOOR not in {v.reason for v in play(both, start(margin=0.4), 100)}
+
+
+def test_split_by_connection_holds_a_fall_but_not_a_collapse() -> None:
+    def judge(trust: bool, keep: float) -> Verdict:
+        fleet = Fleet(14, Behaviour(running=60, mean=0.85, spread=0.1), Behaviour(running=60, keep=keep))
+        fleet.behaviour["canary"].mean, fleet.behaviour["canary"].spread = 0.85, 0.1
+        analysis = Analysis(Policy(), steps=1, split="connection", trust_connection=trust, now=0.0)
+        analysis.begin_step(0, 10.0, 0.0)
+        return play(fleet, analysis, 120)[-1]
+
+    held = judge(False, 0.75)
+    assert (held.kind, held.reason) == (VerdictKind.INCONCLUSIVE, Reason.SPLIT_BY_CONNECTION)
+    assert judge(True, 0.75).reason is Reason.ACCEPTANCE_FELL
+    assert judge(False, 0.03).reason is Reason.ACCEPTANCE_COLLAPSED
+
+
+def test_at_the_whole_weight_only_stables_last_values_count() -> None:
+    fleet = Fleet(15, Behaviour(running=60), Behaviour(running=60))
+    analysis = start()
+    play(fleet, analysis, 60)
+    analysis.begin_step(1, 100.0, fleet.now)
+
+    def alone(items: list[Sample]) -> list[Sample | ScrapeError]:
+        return [s for s in items if s.arm == "canary"]
+
+    fleet.behaviour["canary"].keep = 0.75
+    assert VerdictKind.FAIL not in kinds(play(fleet, analysis, 60, alone))
+    fleet.behaviour["canary"].keep = 0.02
+    last = play(fleet, analysis, 20, alone)[-1]
+    assert (last.kind, last.reason) == (VerdictKind.FAIL, Reason.ACCEPTANCE_COLLAPSED)
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.7])
+def test_a_restart_ends_the_same(keep: float) -> None:
+    def run(stop: int | None) -> tuple[VerdictKind, int]:
+        fleet = Fleet(16, Behaviour(running=60), Behaviour(running=60, keep=keep))
+        analysis = start()
+        for look in range(200):
+            if look == stop:
+                saved = json.loads(json.dumps(analysis.state()))
+                analysis = Analysis(
+                    Policy(), steps=2, split="request", trust_connection=False, now=fleet.now, state=saved
+                )
+                analysis.begin_step(0, 10.0, fleet.now)
+            verdict = play(fleet, analysis, 1)[-1]
+            if verdict.kind in (VerdictKind.FAIL, VerdictKind.PASS):
+                return verdict.kind, look
+        return verdict.kind, 200
+
+    kind, look = run(None)
+    assert look < 200
+    for stop in {1, 2, look // 2, look - 1, look}:
+        again, later = run(stop)
+        assert again is kind
+        assert abs(later - look) <= 1
+
+
+def test_state_is_small() -> None:
+    fleet = Fleet(17, Behaviour(running=60), Behaviour(running=60, failing=0.001), pods=(8, 2))
+    analysis = start()
+    play(fleet, analysis, 300)
+    assert len(json.dumps(analysis.state(), separators=(",", ":"))) < 2 * 4096
+
+
+def test_the_same_samples_in_any_order_say_the_same() -> None:
+    def run(backwards: bool) -> list[Verdict]:
+        fleet = Fleet(18, Behaviour(), Behaviour(keep=0.8))
+        return play(fleet, start(), 40, lambda items: list(reversed(items)) if backwards else list(items))
+
+    assert run(False) == run(True)
