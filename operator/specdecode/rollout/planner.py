@@ -33,6 +33,8 @@ from .identity import recognise
 from .types import ArmObserved, EventNote, Plan, RevisionRecord, Snapshot
 from .waiting import waiting
 
+_SETTLED = (reasons.UP_TO_DATE, reasons.MOVING)
+
 
 def plan(snap: Snapshot) -> Plan:
     """The plan for a snapshot. Pure: the same snapshot gives the same plan."""
@@ -54,6 +56,9 @@ def plan(snap: Snapshot) -> Plan:
         elif draft.stable is not None:
             _serve(draft, draft.stable)
         _retire(draft)
+        route = snap.route
+        if draft.entry.gateway and route.exists and not route.accepted and draft.doing.reason in _SETTLED:
+            draft.doing = Word(reasons.ROUTE_NOT_ACCEPTED, route.message)
     return report.finish(draft)
 
 

@@ -79,8 +79,8 @@ def _stalled(draft: Draft) -> Word | None:
         return Word(reasons.WRITE_REFUSED, "; ".join(snap.write_errors))
     if draft.stalled is not None:
         return draft.stalled
-    if draft.entry.gateway and snap.route.exists and not snap.route.accepted:
-        return Word(reasons.ROUTE_NOT_ACCEPTED, snap.route.message or "no Gateway has accepted the HTTPRoute yet")
+    if draft.entry.gateway and snap.route.refused:
+        return Word(reasons.ROUTE_NOT_ACCEPTED, snap.route.message)
     return None
 
 

@@ -108,6 +108,8 @@ class RouteObserved:
     """Weight by revision."""
     accepted: bool = False
     """Every parent has accepted this generation of it and resolved its references."""
+    refused: bool = False
+    """A parent has answered to this generation, and not with yes."""
     message: str = ""
 
 

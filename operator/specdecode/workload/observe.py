@@ -180,6 +180,9 @@ def _trouble(status: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
+_UNANSWERED: Final = "has not answered"
+
+
 def _route(resource: SpecDecodeDeployment, item: Mapping[str, Any]) -> RouteObserved:
     prefix = f"{resource.metadata.name}-"
     weights: dict[int, int] = {}
@@ -190,7 +193,13 @@ def _route(resource: SpecDecodeDeployment, item: Mapping[str, Any]) -> RouteObse
                 weights[int(number)] = backend.get("weight", 1)
     problems = [_parent_problem(item, parent) for parent in item["spec"].get("parentRefs", [])]
     wrong = [problem for problem in problems if problem]
-    return RouteObserved(exists=True, weights=weights, accepted=bool(problems) and not wrong, message="; ".join(wrong))
+    return RouteObserved(
+        exists=True,
+        weights=weights,
+        accepted=bool(problems) and not wrong,
+        refused=any(_UNANSWERED not in problem for problem in wrong),
+        message="; ".join(wrong),
+    )
 
 
 def _parent_problem(item: Mapping[str, Any], parent: Mapping[str, Any]) -> str:
@@ -204,14 +213,14 @@ def _parent_problem(item: Mapping[str, Any], parent: Mapping[str, Any]) -> str:
 
     said = [s for s in item.get("status", {}).get("parents", []) if same(s.get("parentRef", {}))]
     if not said:
-        return f"{shown} has not answered"
+        return f"{shown} {_UNANSWERED}"
     problems = []
     for status in said:
         conditions = {c["type"]: c for c in status.get("conditions", [])}
         for kind in ("Accepted", "ResolvedRefs"):
             condition = conditions.get(kind, {})
             if condition.get("observedGeneration", 0) < item["metadata"].get("generation", 0):
-                problems.append(f"{shown} has not answered to this generation")
+                problems.append(f"{shown} {_UNANSWERED} to this generation")
             elif condition.get("status") != "True":
                 problems.append(f"{shown}: {kind} is {condition.get('status')}: {condition.get('message', '')}")
     return problems[0] if problems else ""
