@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdecode.acceptance import Arm, Sample
 
@@ -37,7 +38,7 @@ class Behaviour:
 
 @dataclass(slots=True)
 class Engine:
-    """One engine's counters and the requests in flight: remaining life, acceptance."""
+    """One engine's counters and the requests in flight: remaining life (seconds) and acceptance."""
 
     drafts: float = 0.0
     draft_tokens: float = 0.0
@@ -47,7 +48,8 @@ class Engine:
     failed: float = 0.0
     tpot_sum: float = 0.0
     tpot_count: float = 0.0
-    live: list[list[float]] = field(default_factory=list)
+    life: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    chance: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
 
 class Fleet:
@@ -79,40 +81,37 @@ class Fleet:
         rng = self.rng
         mean, spread = behaviour.mean, behaviour.spread
         size = mean * (1.0 - mean) / spread**2 - 1.0
-        for _ in range(rng.poisson(behaviour.running / 39.4 * seconds)):
-            engine.live.append([float(rng.lognormal(3.0, 1.16)), float(rng.beta(mean * size, (1.0 - mean) * size))])
-            if behaviour.empty_first:
-                engine.drafts += 1.0
-                engine.draft_tokens += behaviour.depth
-        kept = []
-        for request in engine.live:
-            active = min(seconds, request[0])
-            if not behaviour.silent:
-                self._draft(engine, behaviour, int(rng.poisson(15.0 * active)), request[1])
-            request[0] -= seconds
-            if request[0] > 0.0:
-                kept.append(request)
-                continue
-            if rng.random() < behaviour.failing:
-                engine.failed += 1.0
-            else:
-                engine.finished += 1.0
-                engine.tpot_sum += behaviour.tpot * float(rng.lognormal(0.0, 0.2))
-                engine.tpot_count += 1.0
-        engine.live = kept
+        new = int(rng.poisson(behaviour.running / 39.4 * seconds))
+        if behaviour.empty_first:
+            engine.drafts += new
+            engine.draft_tokens += new * behaviour.depth
+        life = np.concatenate([engine.life, rng.lognormal(3.0, 1.16, new)])
+        chance = np.concatenate([engine.chance, rng.beta(mean * size, (1.0 - mean) * size, new)])
+        if not behaviour.silent:
+            self._draft(engine, behaviour, rng.poisson(15.0 * np.minimum(seconds, life)), chance)
+        life = life - seconds
+        over = int(np.count_nonzero(life <= 0.0))
+        engine.life, engine.chance = life[life > 0.0], chance[life > 0.0]
+        failed = int(rng.binomial(over, behaviour.failing))
+        engine.failed += failed
+        engine.finished += over - failed
+        engine.tpot_sum += behaviour.tpot * float(rng.lognormal(0.0, 0.2, over - failed).sum())
+        engine.tpot_count += over - failed
 
-    def _draft(self, engine: Engine, behaviour: Behaviour, drafts: int, chance: float) -> None:
+    def _draft(
+        self, engine: Engine, behaviour: Behaviour, drafts: NDArray[np.int64], chance: NDArray[np.float64]
+    ) -> None:
         depths = behaviour.depths or (behaviour.depth,)
         share = drafts // len(depths)
         for k, depth in enumerate(depths):
-            count = share if k else drafts - share * (len(depths) - 1)
+            left = share if k else drafts - share * (len(depths) - 1)
+            count = int(left.sum())
             engine.drafts += count
             engine.draft_tokens += count * depth
-            left = count
             for i in range(depth):
                 engine.drafted[i] += count
-                left = int(self.rng.binomial(left, chance * (behaviour.keep if i == 0 else 1.0)))
-                engine.accepted[i] += left
+                left = self.rng.binomial(left, chance * (behaviour.keep if i == 0 else 1.0))
+                engine.accepted[i] += int(left.sum())
 
     def _sample(self, arm: Arm, pod: str, engine: Engine) -> Sample:
         behaviour = self.behaviour[arm]
@@ -130,7 +129,7 @@ class Fleet:
             drafted_per_pos=tuple(engine.drafted[:depth]) if behaviour.tells_drafted else None,
             tpot_sum=engine.tpot_sum,
             tpot_count=engine.tpot_count,
-            requests_running=float(len(engine.live)),
+            requests_running=float(engine.life.size),
             requests_finished=engine.finished,
             requests_failed=engine.failed,
             empty_first_draft=behaviour.empty_first,

@@ -36,7 +36,9 @@ _WHOLE = 100.0
 # Increments kept while the other arm can't be scraped; beyond, the oldest are let go.
 _MOST_PENDING = 4096
 # Engines whose last counters are persisted, so that a restart loses not even one look; of more, one look is lost.
-_MOST_ENGINES = 24
+_MOST_ENGINES = 12
+# Pods of an arm whose unfinished batches are persisted; of more, each scale loses the batch under way.
+_MOST_PODS = 6
 _REASONS = {
     Finding.LENGTH: Reason.ACCEPTANCE_FELL,
     Finding.LATENCY: Reason.SLOWER_TOKENS,
@@ -381,8 +383,6 @@ class Analysis:
 
     def state(self) -> dict[str, Any]:
         """JSON from which ``Analysis(..., state=...)`` goes on."""
-        canary, stable = self._dispersions["canary"].curve(), self._dispersions["stable"].curve()
-        past = self._past["stable"]
         return {
             "v": 1,
             "positions": self._settings.positions,
@@ -394,9 +394,16 @@ class Analysis:
             "kernel": self._kernel.state(),
             "latency": self._latency.state(),
             "counters": self._counters.state() if len(self._counters) <= _MOST_ENGINES else [],
-            "canary": self._arms["canary"].state() | {"curve": _curve_state(canary)},
-            "stable": self._arms["stable"].state()
-            | {"curve": _curve_state(stable if past is None else merged(past, stable))},
+            **{name: self._arm_state(name) for name in self._arms},
+        }
+
+    def _arm_state(self, name: Arm) -> dict[str, Any]:
+        arm, past = self._arms[name], self._past[name]
+        pods = len(arm.columns) if len(arm.columns) <= _MOST_PODS else 0
+        return arm.state() | {
+            "noise": self._dispersions[name].state(pods),
+            "columns": arm.columns.state() if pods else {},
+            "past": None if past is None else _curve_state(past),
         }
 
     def _restore(self, state: Mapping[str, Any]) -> None:
@@ -411,7 +418,10 @@ class Analysis:
         self._passed, self._held = bool(state["passed"]), bool(state["held"])
         for name, arm in self._arms.items():
             arm.restore(state[name])
-            self._past[name] = _curve(state[name]["curve"], self.policy.interval)
+            self._dispersions[name].restore(state[name]["noise"])
+            arm.columns.restore(state[name]["columns"], self._merged_at)
+            past = state[name]["past"]
+            self._past[name] = None if past is None else _curve(past, self.policy.interval)
 
 
 def _number(value: float) -> float | None:
@@ -419,9 +429,10 @@ def _number(value: float) -> float | None:
 
 
 def _curve_state(curve: Curve) -> list[list[float]]:
-    return [[float(f"{x:.5g}") for x in rows[0]] for rows in curve.arrays()]
+    return [[float(f"{x:.5g}") for x in rows[0]] for rows in curve.arrays()[:3]]
 
 
 def _curve(state: list[list[float]], base: float) -> Curve:
     rows = [np.array([row], dtype=float) for row in state]
-    return Curve(base, *rows)
+    nothing = np.zeros_like(rows[0])
+    return Curve(base, rows[0], rows[1], rows[2], nothing, nothing)

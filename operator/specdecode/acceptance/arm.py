@@ -22,6 +22,18 @@ class Columns:
         self._column: dict[str, int] = {}
         self._seen: dict[str, float] = {}
 
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def state(self) -> dict[str, int]:
+        """JSON."""
+        return dict(self._column)
+
+    def restore(self, state: Mapping[str, int], now: float) -> None:
+        """Take what ``state()`` gave."""
+        self._column = {pod: int(column) for pod, column in state.items()}
+        self._seen = dict.fromkeys(self._column, now)
+
     def of(self, pod: str, now: float) -> int:
         """The Pod's column, given one if it has none."""
         self._seen[pod] = now

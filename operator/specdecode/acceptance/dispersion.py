@@ -16,7 +16,9 @@ variance: Cochran, Sampling Techniques, chapter 6. docs/analysis.md derives the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,18 @@ _CAUTION = 7.0
 _GUARD_SCALES = (1, 2, 3)
 # Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for.
 _STEP_BATCHES = 8.0
+
+
+_SUMS = ("squares", "weights", "batches", "steps", "step_weights")
+_PARTIAL = ("_drafts", "_accepted", "_before_drafts", "_before_accepted")
+
+
+def _figures(row: Array) -> list[float]:
+    return [int(x) if x == int(x) else float(f"{x:.7g}") for x in (float(v) for v in row)]
+
+
+def _rows(name: str, scales: int) -> int:
+    return max(_GUARD_SCALES) + 1 if name.startswith("_before") else scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,32 @@ class Dispersion:
             setattr(self, name, getattr(self, name)[runs])
         for name in ("_drafts", "_accepted", "_before_drafts", "_before_accepted", "_peaks"):
             setattr(self, name, getattr(self, name)[:, runs])
+
+    def state(self, pods: int) -> dict[str, Any]:
+        """JSON of a single run, with the batches under way of the first ``pods`` Pods; 0 leaves those out."""
+        saved: dict[str, Any] = {name: _figures(getattr(self, name)[0]) for name in _SUMS}
+        saved["_peaks"] = [_figures(row) for row in self._peaks[:, 0]]
+        saved["_past"] = [float(self._past_drafts[0]), float(self._past_accepted[0])]
+        saved["_elapsed"] = [round(x, 2) for x in self._elapsed] if pods else []
+        if pods:
+            # A batch of each scale holds the drafts since its start, so most are 0 or alike: few digits suffice.
+            for name in _PARTIAL:
+                saved[name] = [
+                    _figures(row[0, :pods]) for row in getattr(self, name)[: _rows(name, len(self._elapsed))]
+                ]
+        return saved
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state()`` gave."""
+        for name in _SUMS:
+            getattr(self, name)[0] = state[name]
+        self._peaks[:, 0] = state["_peaks"]
+        self._past_drafts[0], self._past_accepted[0] = state["_past"]
+        if state["_elapsed"]:
+            self._elapsed = [float(x) for x in state["_elapsed"]]
+            for name in _PARTIAL:
+                for scale, row in enumerate(state[name]):
+                    getattr(self, name)[scale, 0, : len(row)] = row
 
     def curve(self) -> Curve:
         """What has been measured."""

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 
 import pytest
+from tests.sim.fleet import Behaviour, Fleet
 
 from specdecode.acceptance import Analysis, Policy, Reason, Sample, ScrapeError, Verdict, VerdictKind
-from tests.sim.fleet import Behaviour, Fleet
 
 
 def start(now: float = 0.0, **policy: float) -> Analysis:
@@ -43,11 +43,15 @@ def test_an_equal_canary_passes_with_numbers() -> None:
     last = verdicts[-1]
     assert last.kind is VerdictKind.PASS
     assert last.reason is Reason.ACCEPTANCE_HELD
-    assert last.estimate is not None and abs(last.estimate) < 0.05
-    assert last.interval is not None and last.interval[0] < last.estimate < last.interval[1]
-    assert last.evidence.canary.pods == 1 and last.evidence.stable.pods == 4
+    assert last.estimate is not None
+    assert abs(last.estimate) < 0.05
+    assert last.interval is not None
+    assert last.interval[0] < last.estimate < last.interval[1]
+    assert last.evidence.canary.pods == 1
+    assert last.evidence.stable.pods == 4
     waiting = next(v for v in verdicts if v.kind is VerdictKind.INCONCLUSIVE and v.more_seconds)
-    assert waiting.more_seconds is not None and math.isfinite(waiting.more_seconds)
+    assert waiting.more_seconds is not None
+    assert math.isfinite(waiting.more_seconds)
 
 
 def test_a_fall_is_named_with_the_numbers() -> None:
@@ -55,7 +59,8 @@ def test_a_fall_is_named_with_the_numbers() -> None:
     last = play(fleet, start(), 300)[-1]
     assert (last.kind, last.reason) == (VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)
     assert not last.by_errors
-    assert last.estimate is not None and last.estimate < -0.1
+    assert last.estimate is not None
+    assert last.estimate < -0.1
     assert "5.0 % is allowed" in last.message
 
 
@@ -79,9 +84,7 @@ def test_a_collapse_fails_at_the_second_scrape_with_enough_requests(interval: fl
             items = fleet.step(interval)
             analysis.observe(items)
             verdict = analysis.look(fleet.now)
-            counted = sum(
-                (s.requests_finished or 0) + (s.requests_running or 0) for s in items if s.arm == "canary"
-            )
+            counted = sum((s.requests_finished or 0) + (s.requests_running or 0) for s in items if s.arm == "canary")
             seen += counted >= 20
             if verdict.kind is VerdictKind.FAIL:
                 break
@@ -277,10 +280,11 @@ def test_a_restart_ends_the_same(keep: float) -> None:
         assert abs(later - look) <= 1
 
 
-def test_state_is_small() -> None:
-    fleet = Fleet(17, Behaviour(running=60), Behaviour(running=60, failing=0.001), pods=(8, 2))
+@pytest.mark.parametrize("pods", [(4, 1), (6, 2), (16, 8)])
+def test_state_is_small(pods: tuple[int, int]) -> None:
+    fleet = Fleet(17, Behaviour(running=60), Behaviour(running=60, failing=0.001), pods=pods)
     analysis = start()
-    play(fleet, analysis, 300)
+    play(fleet, analysis, 200)
     assert len(json.dumps(analysis.state(), separators=(",", ":"))) < 2 * 4096
 
 
