@@ -244,20 +244,24 @@ def text() -> str:
     return head + yaml.safe_dump(json.loads(json.dumps(build())), sort_keys=False, width=120, allow_unicode=True)
 
 
-FILE: Final = Path(__file__).parents[3] / "crds" / f"{GROUP}_{PLURAL}.yaml"
+_ROOT: Final = Path(__file__).parents[3]
+FILE: Final = _ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 """The committed file, in a checkout of the project."""
+CHART_FILE: Final = _ROOT / "charts" / "specdecode-operator" / "files" / "crd.yaml"
+"""The chart's copy: a chart can't hold a file from outside its folder."""
 
 
 def main() -> int:
-    """Print the CRD, or renew the committed file."""
+    """Print the CRD, or renew the committed files."""
     parser = argparse.ArgumentParser(prog="python -m specdecode.api.crd", description=main.__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write {FILE.parent.name}/{FILE.name} instead")
+    parser.add_argument("--write", action="store_true", help="write the files in crds/ and charts/ instead")
     if not parser.parse_args().write:
         print(text(), end="")
         return 0
     if not FILE.parent.is_dir():
         parser.error(f"there is no folder {FILE.parent}; run this from a checkout, or print to a file of your choice")
-    FILE.write_text(text(), encoding="utf-8")
+    for file in (FILE, CHART_FILE):
+        file.write_text(text(), encoding="utf-8")
     return 0
 
 
