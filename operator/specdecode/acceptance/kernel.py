@@ -323,4 +323,8 @@ class Kernel:
             (1.0 - rates) / (1.0 - allowed[..., None])
         )
         evidence = exponents.max(axis=-1) - np.log(len(RATES))
-        return np.asarray((ended >= settings.min_requests) & (evidence >= self._bound("errors")))
+        # Each start's evidence is valid at all times at once, so only the starts share the budget: 1 / (s (s + 1)) for
+        # the s-th look. The step's own start repeats one of them and counts for nothing here.
+        starts = np.array([*self.ladder.indices, self.ladder.looks], dtype=float)
+        bound = np.log((starts + 1.0) * (starts + 2.0) / (SHARES["errors"] * settings.error))
+        return np.asarray((ended >= settings.min_requests) & (evidence >= bound))
