@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from specdecode.engine.report import TuningReport
 from specdecode.rollout import reasons
 
 from .checks import ALL
-from .world import World, resource, serving, started, verdict
+from .world import World, always, resource, serving, started, verdict
 
 FAST = {"rollout__promotionDelay": "0s"}
 
@@ -29,12 +30,8 @@ def canary(world: World, **changes: object) -> World:
     return world
 
 
-def at(phase: str, step: int = 1) -> object:
+def at(phase: str, step: int = 1) -> Callable[[World], bool]:
     return lambda w: w.resource.status.rollout.phase == phase and w.resource.status.rollout.step == step
-
-
-def always(kind: VerdictKind, reason: Reason = Reason.ACCEPTANCE_HELD) -> object:
-    return lambda _, __: verdict(kind, reason)
 
 
 def test_the_first_roll_out_has_no_steps() -> None:
@@ -67,15 +64,15 @@ def test_a_live_field_makes_no_revision() -> None:
 
 def test_back_to_the_first_spec_drops_the_canary_and_rejects_nothing() -> None:
     world = canary(started())
-    world.answer = always(VerdictKind.INCONCLUSIVE)  # type: ignore[assignment]
-    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
     world.edit(resource(**FAST))
     world.run(lambda w: serving(w) and len(w.arms) == 1)
     assert world.resource.status.stable is not None
     assert world.resource.status.stable.revision == 1
     assert not world.resource.status.rejected
     world.edit(resource(speculation__depth=2, **FAST))
-    world.answer = always(VerdictKind.PASS)  # type: ignore[assignment]
+    world.answer = always(VerdictKind.PASS)
     world.run(lambda w: serving(w) and len(w.arms) == 1)
     assert world.resource.status.stable.revision == 2
     assert len(world.records) == 2
@@ -83,8 +80,8 @@ def test_back_to_the_first_spec_drops_the_canary_and_rejects_nothing() -> None:
 
 def test_another_spec_in_mid_canary_starts_from_the_first_step() -> None:
     world = canary(started())
-    world.answer = always(VerdictKind.INCONCLUSIVE)  # type: ignore[assignment]
-    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
     canary(world, speculation__depth=4)
     world.run(lambda w: w.resource.status.canary is not None and w.resource.status.canary.revision == 3)
     assert world.resource.status.rollout.step == 1
@@ -94,7 +91,7 @@ def test_another_spec_in_mid_canary_starts_from_the_first_step() -> None:
 
 def test_a_rejected_revision_is_tried_again_only_when_asked_and_once_an_asking() -> None:
     world = canary(started())
-    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)  # type: ignore[assignment]
+    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)
     world.run(lambda w: bool(w.resource.status.rejected))
     for _ in range(20):
         world.step()
@@ -113,7 +110,7 @@ def test_a_rejected_revision_is_tried_again_only_when_asked_and_once_an_asking()
 def test_a_person_passes_a_step_that_waits_for_one() -> None:
     steps = [{"weight": 10, "pause": {}}, {"weight": 100}]
     world = canary(started(rollout__steps=steps), rollout__steps=steps)
-    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.run(at("Analysing"))
     for _ in range(30):
         plan = world.step()
     assert plan.reason == reasons.WAITING_FOR_PERSON
@@ -125,7 +122,7 @@ def test_a_person_passes_a_step_that_waits_for_one() -> None:
 
 def test_promoting_by_hand_never_overrides_a_fail() -> None:
     world = canary(started())
-    world.answer = always(VerdictKind.FAIL, Reason.BELOW_FLOOR)  # type: ignore[assignment]
+    world.answer = always(VerdictKind.FAIL, Reason.BELOW_FLOOR)
     world.annotate(ANNOTATION_PROMOTE, "2/1")
     world.run(lambda w: bool(w.resource.status.rejected))
     assert world.resource.status.rejected[0].reason == "BelowFloor"
@@ -133,8 +130,8 @@ def test_promoting_by_hand_never_overrides_a_fail() -> None:
 
 def test_an_abort_rolls_back_and_rejects() -> None:
     world = canary(started())
-    world.answer = always(VerdictKind.INCONCLUSIVE)  # type: ignore[assignment]
-    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
     world.annotate(ANNOTATION_ABORT, "2")
     world.run(lambda w: bool(w.resource.status.rejected))
     assert world.resource.status.rejected[0].reason == reasons.ABORTED
@@ -142,12 +139,12 @@ def test_an_abort_rolls_back_and_rejects() -> None:
 
 def test_paused_stops_steps_and_promotion_but_never_a_fail() -> None:
     world = canary(started(), rollout__paused=False)
-    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.run(at("Analysing"))
     canary(world, rollout__paused=True)
     for _ in range(30):
         world.step()
     assert world.resource.status.rollout.step == 1
-    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)  # type: ignore[assignment]
+    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)
     world.run(lambda w: bool(w.resource.status.rejected))
 
 
@@ -213,8 +210,8 @@ def test_pods_that_have_not_said_what_they_run_get_no_traffic() -> None:
 def test_a_step_s_deadline_is_answered_as_asked(kind: VerdictKind, field: str, answer: str, ends: str) -> None:
     analysis = {"deadline": "10m", field: answer}
     world = canary(started(), rollout__analysis=analysis)
-    world.answer = always(kind, Reason.NO_TRAFFIC)  # type: ignore[assignment]
-    world.run(at("Analysing"))  # type: ignore[arg-type]
+    world.answer = always(kind, Reason.NO_TRAFFIC)
+    world.run(at("Analysing"))
     for _ in range(55):
         world.step()
     assert world.resource.status.rollout.step == 1
@@ -242,7 +239,7 @@ def test_one_step_to_everything_needs_requests_without_a_fail() -> None:
     said = replace(verdict(VerdictKind.INCONCLUSIVE, Reason.NO_COMPARISON_LEFT), evidence=Evidence(few, few))
     answers: dict[str, Verdict] = {"now": said}
     world.answer = lambda _, __: answers["now"]
-    world.run(at("Promoting"))  # type: ignore[arg-type]
+    world.run(at("Promoting"))
     for _ in range(20):
         world.step()
     assert world.resource.status.canary is not None
@@ -252,7 +249,7 @@ def test_one_step_to_everything_needs_requests_without_a_fail() -> None:
 
 def test_immediate_replaces_within_capacity_and_judges_nothing() -> None:
     world = started(rollout__strategy="Immediate")
-    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)  # type: ignore[assignment]
+    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)
     canary(world, rollout__strategy="Immediate")
     world.run(lambda w: serving(w) and len(w.arms) == 1)
     assert world.resource.status.stable is not None

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from specdecode.acceptance.types import Reason, VerdictKind
+from specdecode.acceptance.types import Reason, Verdict, VerdictKind
 
 from .checks import ALL
-from .world import World, resource, serving, started, verdict
+from .world import Answer, World, resource, serving, started, verdict
 
 NO_SPARE = {"maxSurge": 0, "maxUnavailable": 1}
 DOUBLE = {"maxSurge": "100%", "maxUnavailable": 0}
@@ -42,8 +42,8 @@ def canary(world: World, **changes: object) -> World:
     return world
 
 
-def failing(step: int, *, by_errors: bool = False) -> object:
-    def answer(_: int, at: int) -> object:
+def failing(step: int, *, by_errors: bool = False) -> Answer:
+    def answer(_: int, at: int) -> Verdict:
         if at == step:
             return verdict(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL, by_errors=by_errors)
         return verdict(VerdictKind.PASS)
@@ -179,7 +179,7 @@ def test_a_gateway_moves_weights_not_routers() -> None:
 
 def test_fail_at_step_1_takes_all_traffic_at_once() -> None:
     world = canary(started())
-    world.answer = failing(1)  # type: ignore[assignment]
+    world.answer = failing(1)
     rows = table(world)
     at = rows.index("2/4/9 1/1/1 Analysing 10/10")
     assert rows[at + 1 :] == [
@@ -195,7 +195,7 @@ def test_fail_at_step_1_takes_all_traffic_at_once() -> None:
 
 def test_fail_at_step_2_moves_what_stable_carries() -> None:
     world = canary(started())
-    world.answer = failing(2)  # type: ignore[assignment]
+    world.answer = failing(2)
     rows = table(world)
     at = rows.index("2/3/2 1/2/2 Analysing 50/50")
     assert rows[at + 1 :] == [
@@ -214,7 +214,7 @@ def test_fail_at_step_2_moves_what_stable_carries() -> None:
 
 def test_fail_by_errors_at_step_2_moves_everything() -> None:
     world = canary(started())
-    world.answer = failing(2, by_errors=True)  # type: ignore[assignment]
+    world.answer = failing(2, by_errors=True)
     rows = table(world)
     at = rows.index("2/3/2 1/2/2 Analysing 50/50")
     assert rows[at + 1 :] == [
@@ -241,7 +241,7 @@ def test_a_fail_at_weight_100_goes_all_the_way_back(
         "rollout__promotionDelay": "10m",
     }
     world = canary(started(**spec), **spec)
-    world.answer = failing(3, by_errors=by_errors)  # type: ignore[assignment]
+    world.answer = failing(3, by_errors=by_errors)
     world.run(lambda w: bool(w.resource.status.rejected) and w.row() == f"{size[0]}/{size[1]}/2")
     assert world.resource.status.stable is not None
     assert world.resource.status.stable.revision == 1

@@ -32,6 +32,9 @@ from specdecode.rollout.types import (
 
 T0 = 1_800_000_000.0
 
+Answer = Callable[[int, int], Verdict | None]
+"""What the analysis says, by revision and by step whose weight is reached (0 before the first)."""
+
 
 def resource(**changes: Any) -> SpecDecodeDeployment:
     """A resource with the worked example's numbers; keyword paths use ``__`` for a dot."""
@@ -75,6 +78,11 @@ def verdict(kind: VerdictKind, reason: Reason = Reason.ACCEPTANCE_HELD, *, by_er
     return Verdict(kind, reason, f"{kind}", by_errors, None, None, 0.05, Evidence(none, none))
 
 
+def always(kind: VerdictKind, reason: Reason = Reason.ACCEPTANCE_HELD) -> Answer:
+    """The same verdict at every look."""
+    return lambda _, __: verdict(kind, reason)
+
+
 @dataclass
 class SimPod:
     """A simulated Pod."""
@@ -109,7 +117,7 @@ class World:
     room: int | None = None
     """Pods that fit into the cluster; None for any number."""
     broken: Callable[[int], str] = lambda _: ""
-    answer: Callable[[int, int], Verdict | None] = lambda _, __: verdict(VerdictKind.PASS)
+    answer: Answer = lambda _, __: verdict(VerdictKind.PASS)
     tunings: Callable[[int], TuningReport] = lambda revision: TuningReport(revision, complete=True)
     faults: tuple[Fault, ...] = ()
     t: int = 0
