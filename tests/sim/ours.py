@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specdecode.acceptance.dispersion import Curve, Dispersion, excess, kappa, merged, resampled
+from specdecode.acceptance.dispersion import Curve, Dispersion, excess, kappa, merged, remeasure, resampled
 from specdecode.acceptance.kernel import Finding, Kernel, Settings
 from specdecode.acceptance.ladder import COLUMNS
 from tests.sim.traffic import LOOK, POSITIONS, ArmTraffic, Array, Traffic, draft_noise, simulate
@@ -127,7 +127,8 @@ def play(cells: list[Counts], stable: Counts, past: Curve | None, rules: Setting
         own.add(LOOK, drafts[alive, i, :], accepted[alive, i, :])
         other.add(LOOK, stable.drafts[:, i, :], stable.accepted[:, i, :])
         measured = other.curve()
-        curve = measured if past is None else merged(past, measured)
+        if i == 0 or remeasure(i):
+            noise = kappa(measured if past is None else merged(past, measured))
         mine = base[alive]
         row = np.zeros((len(COLUMNS), alive.size))
         for c, name in enumerate(COLUMNS):
@@ -136,7 +137,7 @@ def play(cells: list[Counts], stable: Counts, past: Curve | None, rules: Setting
             elif name in shared:
                 row[c] = shared[name][mine, i]
         factor = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
-        look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, kappa(curve)[mine], factor, LOOK)
+        look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, noise[mine], factor, LOOK)
         failed = look.finding != Finding.NOTHING
         new = alive[look.passed]
         passed[new] = np.minimum(passed[new], i + 1)

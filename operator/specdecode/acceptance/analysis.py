@@ -11,7 +11,17 @@ import numpy as np
 from specdecode.acceptance import explain
 from specdecode.acceptance.arm import MAX_PODS, ArmWindow
 from specdecode.acceptance.counters import Counters
-from specdecode.acceptance.dispersion import Array, Curve, Dispersion, at_window, excess, kappa, merged, resampled
+from specdecode.acceptance.dispersion import (
+    Array,
+    Curve,
+    Dispersion,
+    at_window,
+    excess,
+    kappa,
+    merged,
+    remeasure,
+    resampled,
+)
 from specdecode.acceptance.history import History
 from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings
 from specdecode.acceptance.ladder import COLUMNS
@@ -97,6 +107,7 @@ class Analysis:
         self._kernel = Kernel(self._settings, 1, now)
         self._merged_at = now
         self._running = 0.0
+        self._kappa: Array | None = None
         self._dispersions: dict[Arm, Dispersion] = {
             arm: Dispersion(self.policy.interval, _SCALES, 1, MAX_PODS) for arm in self._arms
         }
@@ -227,11 +238,11 @@ class Analysis:
             self._begin(now)
 
     def _kappas(self) -> tuple[Array, Array]:
-        curves: dict[Arm, Curve] = {}
-        for name, dispersion in self._dispersions.items():
-            curve, past = dispersion.curve(), self._past[name]
-            curves[name] = curve if past is None else merged(past, curve)
-        return kappa(curves["stable"]), excess(curves["stable"], curves["canary"])
+        """Stable's kappa by scale and the canary's excess; kappa is measured anew when it may have changed much."""
+        stable, past = self._dispersions["stable"].curve(), self._past["stable"]
+        if self._kappa is None or remeasure(self._kernel.ladder.looks):
+            self._kappa = kappa(stable if past is None else merged(past, stable))
+        return self._kappa, excess(stable, self._dispersions["canary"].curve())
 
     # -- words -----------------------------------------------------------------------------------------------------
 

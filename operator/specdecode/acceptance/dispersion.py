@@ -269,6 +269,11 @@ def kappa(curve: Curve) -> Array:
     return np.asarray(out * (1.0 + _CAUTION / (certain + 2.0 * prior)))
 
 
+def remeasure(look: int) -> bool:
+    """Whether kappa is worth measuring anew at this look: always at first, then at every fourth."""
+    return look < 24 or look % 4 == 0
+
+
 def excess(stable: Curve, canary: Curve) -> Array:
     """The canary's dispersion over stable's, shape (runs,): 1, or more where its Pods jump about more.
 
