@@ -154,7 +154,7 @@ def release(helm: str) -> str:
                 labels["app.kubernetes.io/managed-by"] = "kubectl"
     restricted = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": restricted}}
-    head = "# Made from charts/specdecode-operator by `make release`: kubectl apply --server-side -f crds/ -f deploy/\n"
+    head = "# Made from charts/specdecode-operator by `make release`: kubectl apply --server-side -f crds/ -f FILE\n"
     return head + yaml.dump_all([namespace, *objects], Dumper=_Dumper, sort_keys=False, width=120)
 
 
