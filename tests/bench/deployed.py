@@ -12,7 +12,7 @@ from typing import Any, Final
 from tests.bed.api import Json
 from tests.bed.control_plane import Bed
 from tests.bed.fleet import Fleet
-from tests.bed.processes import wait_for
+from tests.bed.processes import BedError, wait_for
 
 KIND: Final = "SpecDecodeDeployment"
 NAME: Final = "llm"
@@ -87,10 +87,14 @@ class Deployed:
 
     def condition(self, kind: str) -> tuple[str, str, str]:
         """Status, reason and message of a condition; empty texts without it."""
-        for found in self.status().get("conditions", []):
+        for found in self._conditions():
             if found["type"] == kind:
                 return found["status"], found["reason"], found["message"]
         return "", "", ""
+
+    def _conditions(self) -> list[Json]:
+        found: list[Json] = self.status().get("conditions", [])
+        return found
 
     def stable(self) -> int | None:
         revision: int | None = (self.status().get("stable") or {}).get("revision")
@@ -130,8 +134,12 @@ class Deployed:
         return told.stdout
 
     def wait(self, what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
-        """Raises BedError when it doesn't come."""
-        wait_for(f"{self.namespace}: {what}", holds, seconds, pause=0.1)
+        """Raises BedError, with what the resource says of itself, when it doesn't come."""
+        try:
+            wait_for(f"{self.namespace}: {what}", holds, seconds, pause=0.1)
+        except BedError as error:
+            said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in self._conditions()]
+            raise BedError("\n  ".join([str(error), f"{self.workloads()}", *said])) from None
 
     def wait_ready(self, seconds: float = 90.0) -> None:
         self.wait("Ready", lambda: self.condition("Ready")[0] == "True", seconds)

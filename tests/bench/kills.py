@@ -4,85 +4,93 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-from tests.bed.api import Json
+from tests.bed.operator_process import OperatorProcess
 from tests.bed.processes import BedError
 from tests.bench.bars import Bar
 from tests.bench.deployed import COLLAPSED, Deployed
 from tests.bench.lab import Lab, Measured, say
 
+_LONGEST = 420.0
+"""Seconds of one canary."""
 
-def measure_kills(lab: Lab, kills: int = 20, at_once: int = 4, seconds: float = 420.0) -> Measured:
-    """Canaries, every other one bad, each with an operator of its own that is killed once and started again at once.
 
-    The moment is uniform over the time that a canary of its kind took without; two are run first to see how long that
-    is, and how it ends.
+def measure_kills(lab: Lab, kills: int = 20, together: int = 4) -> Measured:
+    """Canaries, every other one bad; each is met by a kill at a moment of its own, and the operator starts again.
+
+    The moment is uniform over the time that a canary of its kind took without a kill; two are run first to see how
+    long that is, and how it ends. Some canaries share one kill, which finds each of them elsewhere on its way.
 
     Args:
         lab: where.
         kills: how many canaries.
-        at_once: how many run at the same time.
-        seconds: longest time of one.
+        together: how many share a kill.
     """
-    subjects = [lab.deployed("bad" if index % 2 == 0 else "good") for index in range(kills + 2)]
-    bad = [found.namespace for found in subjects[::2]]
+    with lab.operator() as operator:
+        without = _round(lab, operator, [None, None])
+        rows: list[dict[str, Any]] = []
+        while len(rows) < kills:
+            count = min(together, kills - len(rows))
+            moments = [lab.rng.uniform(0.0, without[index % 2]["seconds"]) for index in range(count)]
+            rows += _round(lab, operator, moments)
+    for row in rows:
+        row["same"] = row["end"] == without[0 if row["bad"] else 1]["end"]
+    differing = [row["name"] for row in rows if not row["same"]]
+    bar = Bar.at_least("kill9_same_end", kills - len(differing), "count", kills, ", ".join(differing))
+    return Measured([bar], {"without": without, "killed": rows})
+
+
+def _round(lab: Lab, operator: OperatorProcess, moments: Sequence[float | None]) -> list[dict[str, Any]]:
+    """Canaries at the same time, the first and every other one bad, with a kill so many seconds after each began."""
+    subjects = [lab.deployed("good" if index % 2 else "bad") for index in range(len(moments))]
+    bad = [deployed.namespace for deployed in subjects[::2]]
     lab.play(
         *({"match": {"namespace": namespace, "revision": 2}} | COLLAPSED for namespace in bad), traffic={"rate": 60}
     )
-    with ThreadPoolExecutor(at_once) as pool:
-        references = list(pool.map(lambda subject: _trial(lab, subject, None, seconds), subjects[:2]))
-        expected = [row["end"] for row in references]
-        moments = [lab.rng.uniform(0.0, references[index % 2]["seconds"]) for index in range(kills)]
-        rows = list(
-            pool.map(lambda pair: _trial(lab, pair[0], pair[1], seconds), zip(subjects[2:], moments, strict=True))
-        )
-    for index, row in enumerate(rows):
-        row["same"] = row["end"] == expected[index % 2]
-    differing = [row["name"] for row in rows if not row["same"]]
-    bar = Bar.at_least("kill9_same_end", kills - len(differing), "count", kills, ", ".join(differing))
-    return Measured([bar], {"without": references, "killed": rows})
-
-
-def _trial(lab: Lab, deployed: Deployed, kill_after: float | None, seconds: float) -> dict[str, Any]:
-    """One canary from its beginning to its end, with a kill so many seconds after the change."""
-    operator = lab.operator(deployed, name=f"operator-{deployed.namespace}")
-    with operator:
+    for deployed in subjects:
         deployed.apply(capacity={role: {"maxSurge": "50%"} for role in ("prefill", "decode")})
+    for deployed in subjects:
         deployed.wait_ready(180)
         deployed.wait_event("first_draft", 60, revision=1)
-        began = time.monotonic()
+    killed_at = time.monotonic() + max((moment or 0.0 for moment in moments), default=0.0)
+    began: dict[str, float] = {}
+    for moment, deployed in sorted(zip(moments, subjects, strict=True), key=lambda pair: -(pair[0] or 0.0)):
+        time.sleep(max(killed_at - (moment or 0.0) - time.monotonic(), 0.0))
         deployed.change()
-        phase = ""
-        if kill_after is not None:
-            time.sleep(kill_after)
-            status: Json = deployed.status()
-            phase = f"{status['rollout']['phase']} {status['rollout'].get('step', 0)}"
-            operator.kill()
-            operator.start()
+        began[deployed.namespace] = time.monotonic()
+    phases = [""] * len(subjects)
+    if any(moment is not None for moment in moments):
+        time.sleep(max(killed_at - time.monotonic(), 0.0))
+        phases = [_phase(deployed) for deployed in subjects]
+        operator.kill()
+        operator.start()
+    rows = []
+    for deployed, moment, phase in zip(subjects, moments, phases, strict=True):
         try:
-            deployed.wait("its end", lambda: _ended(deployed), seconds)
+            deployed.wait("its end", partial(_ended, deployed), _LONGEST)
         except BedError as error:
-            say(f"{error}; {deployed.condition('Reconciling')}")
-        took = time.monotonic() - began
-        row = {
+            say(str(error))
+        row: dict[str, Any] = {
             "name": deployed.namespace,
-            "killed_after": kill_after if kill_after is None else round(kill_after, 2),
+            "bad": deployed.namespace in bad,
+            "killed_after": moment if moment is None else round(moment, 2),
             "killed_in": phase,
-            "seconds": round(took, 1),
+            "seconds": round(time.monotonic() - began[deployed.namespace], 1),
             "reason": deployed.rejected().get(2, ""),
             "end": deployed.end(),
         }
-    say(f"{row}")
-    lab.remove(deployed)
-    return row
+        say(f"{row}")
+        rows.append(row)
+    lab.remove(*subjects)
+    return rows
+
+
+def _phase(deployed: Deployed) -> str:
+    rollout = deployed.status()["rollout"]
+    return f"{rollout['phase']} {rollout.get('step', 0)}"
 
 
 def _ended(deployed: Deployed) -> bool:
     return (deployed.stable() == 2 or 2 in deployed.rejected()) and deployed.at_rest()
-
-
-def phases(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """In which phases the kills fell."""
-    return sorted({str(row["killed_in"]) for row in rows})

@@ -65,14 +65,9 @@ class Lab:
             {"traffic": BUSY | (traffic or {}), "behaviour": GOOD | (behaviour or {}), "rules": list(rules)}
         )
 
-    def operator(self, *only: Deployed, name: str = "operator") -> OperatorProcess:
-        """An operator for all namespaces, or for those of some resources alone, with a Lease in the first of these."""
-        arguments = ["--lease-duration", "15", "--lease-retry", "2"]
-        for deployed in only:
-            arguments += ["--namespace", deployed.namespace]
-        if only:
-            arguments += ["--lease-namespace", only[0].namespace]
-        return OperatorProcess(self.bed, arguments, name=name)
+    def operator(self) -> OperatorProcess:
+        """An operator for all namespaces."""
+        return OperatorProcess(self.bed)
 
 
 def load() -> float:

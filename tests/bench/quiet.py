@@ -9,7 +9,6 @@ from typing import Any, Final
 from tests.bed.audit import Request, requests
 from tests.bed.control_plane import OPERATOR
 from tests.bench.bars import Bar
-from tests.bench.deployed import Deployed
 from tests.bench.lab import Lab, Measured, load, say
 
 NUMBERS: Final = 300.0
@@ -30,7 +29,7 @@ def measure_quiet(lab: Lab, resources: int = 20, seconds: float = 600.0, settle:
     """
     subjects = [lab.deployed("quiet") for _ in range(resources)]
     lab.play(traffic=TRAFFIC, behaviour=NOISE)
-    with lab.operator(name="operator-quiet") as operator:
+    with lab.operator() as operator:
         for deployed in subjects:
             deployed.apply(prefill=1, decode=3, routers=2)
         for deployed in subjects:
@@ -45,7 +44,7 @@ def measure_quiet(lab: Lab, resources: int = 20, seconds: float = 600.0, settle:
         used = operator.child.cpu_seconds() - used
         made = [r for r in requests(lab.bed.audit_log, user=OPERATOR) if r.is_write]
     beyond, allowed = _beyond(made, since, {deployed.namespace for deployed in subjects})
-    _leave(lab, subjects)
+    lab.remove(*subjects)
     table: dict[str, Any] = {
         "resources": resources,
         "seconds": seconds,
@@ -89,7 +88,3 @@ def _beyond(made: list[Request], since: float, namespaces: set[str]) -> tuple[li
             beyond.append(f"{write.at - since:.0f} s: {write.verb} {write.resource}/{write.subresource} "
                           f"{write.namespace}/{write.name}")  # fmt: skip
     return beyond, count["allowed"]
-
-
-def _leave(lab: Lab, subjects: list[Deployed]) -> None:
-    lab.remove(*subjects)

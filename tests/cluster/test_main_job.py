@@ -55,5 +55,5 @@ def test_quiet_while_nothing_changes(lab: Lab) -> None:
 
 
 def test_killed_at_random_moments_it_ends_as_without(lab: Lab) -> None:
-    measured = measure_kills(lab, kills=3, at_once=3)
+    measured = measure_kills(lab, kills=3, together=3)
     assert failed(measured) == [], measured.table

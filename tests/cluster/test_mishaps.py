@@ -35,7 +35,7 @@ def operate(namespace: str, start_operator: Start) -> Start:
     """Starts an operator for the test's namespace."""
 
     def start(*arguments: str, **options: Any) -> OperatorProcess:
-        own = ["--namespace", namespace, "--lease-namespace", namespace, "--lease-duration", "9", "--lease-retry", "1"]
+        own = ["--namespace", namespace, "--lease-duration", "9", "--lease-retry", "1"]
         return start_operator(*own, *arguments, **options)
 
     return start
@@ -137,7 +137,7 @@ def test_edits_in_mid_canary(deployed: Deployed, operate: Start, recorder: Recor
     deployed.wait("C", lambda: deployed.canary() == 3)
     assert deployed.status()["rollout"]["step"] == 1
     deployed.wait("C's promotion", lambda: deployed.stable() == 3, 150)
-    deployed.wait_ready()
+    deployed.wait("rest", deployed.at_rest)
     assert deployed.rejected() == {}
     assert numbers(deployed) == {"3"}
     assert recorder.breaches(OPERATOR) == []
@@ -159,7 +159,7 @@ def test_paused_it_holds_and_a_fall_still_acts(deployed: Deployed, operate: Star
 
 
 def test_what_a_person_asks_for(deployed: Deployed, operate: Start) -> None:
-    """Abort rejects, retry tries again, promote passes a step without evidence; none acts twice."""
+    """Abort rejects, retry tries again, promote passes the step that it names without evidence, and no other."""
     operate()
     small(deployed, analysis={"interval": "2s", "minRequests": 100000})
     play(deployed.fleet, {"match": {"namespace": deployed.namespace, "revision": 2}, "idle": True})
@@ -174,7 +174,9 @@ def test_what_a_person_asks_for(deployed: Deployed, operate: Start) -> None:
     time.sleep(3)
     assert deployed.status()["rollout"]["step"] == 1
     deployed.ask(promote="2/1")
-    deployed.wait("promotion", lambda: deployed.stable() == 2, 120)
+    deployed.wait("step 2", lambda: deployed.status()["rollout"]["phase"] == "Promoting", 120)
+    deployed.ask(promote="2/2")
+    deployed.wait("promotion", lambda: deployed.stable() == 2, 60)
     deployed.wait_ready()
     assert deployed.rejected() == {}
 

@@ -54,7 +54,7 @@ def test_an_upgrade_rolls_nothing(
     bed: Bed, fleet: Fleet, namespace: str, start_operator: Callable[..., OperatorProcess]
 ) -> None:
     deployed = Deployed(bed, fleet, namespace)
-    own = ["--namespace", namespace, "--lease-namespace", namespace, "--lease-duration", "9", "--lease-retry", "1"]
+    own = ["--namespace", namespace, "--lease-duration", "9", "--lease-retry", "1"]
     before = start_operator(*own)
     deployed.apply(prefill=1, decode=2, weights=(20, 100))
     deployed.wait_ready()
