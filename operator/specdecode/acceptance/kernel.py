@@ -314,7 +314,6 @@ class Kernel:
             return np.zeros(failed.shape, dtype=bool)
         seen = sums.stable_ended + 1.0
         rate = (sums.stable_failed + 0.5) / seen
-        rate = rate + 2.0 * np.sqrt(rate * (1.0 - np.minimum(rate, 1.0)) / seen)
         # Stable's rate counts only once it rests on requests; without any, the tolerance alone stands.
         rate = np.where(sums.stable_ended >= settings.min_requests, rate, 0.0)
         allowed = np.clip(settings.errors_ratio * rate + settings.errors_tolerance, 0.0, 0.9)
