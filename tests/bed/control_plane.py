@@ -151,7 +151,7 @@ class Bed:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
         )
         if ran.returncode:
             raise BedError(f"kubectl {' '.join(arguments)} exited with {ran.returncode}: {ran.stderr.strip()}")
@@ -161,18 +161,23 @@ class Bed:
         """Creates a namespace in which Pods can be made at once, and returns its name."""
         self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         account = lambda: self.api.find("ServiceAccount", name, "default")  # noqa: E731
-        wait_for(f"the default ServiceAccount of namespace {name}", account, 10, self._children)
+        wait_for(f"the default ServiceAccount of namespace {name}", account, 60, self._children)
         return name
 
     def install_gateway_api(self) -> None:
         """Installs the Gateway API's CRDs (standard channel)."""
         self.kubectl("apply", "--server-side", "-f", str(self.binaries.gateway_api))
-        self.kubectl("wait", "--for=condition=Established", "crd/httproutes.gateway.networking.k8s.io", "--timeout=30s")
+        self._wait_established("httproutes.gateway.networking.k8s.io")
 
     def install_crds(self) -> None:
         """Installs the project's own CRDs, as committed in crds/."""
         self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-        self.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+        self._wait_established(CRD_NAME)
+
+    def _wait_established(self, crd: str) -> None:
+        # kubectl wait fails on a CRD so new that its conditions are null
+        established = lambda: is_true(self.api.get("CustomResourceDefinition", None, crd), "Established")  # noqa: E731
+        wait_for(f"CRD {crd} to be established", established, 30, self._children)
 
     def install_permissions(self) -> None:
         """Gives the operator what the chart gives it."""
@@ -256,10 +261,10 @@ class Bed:
             "--audit-log-maxsize=10000",  # megabytes: no rotation, which readers would have to follow
         )
         certificate = self.state / "pki" / "apiserver.crt"
-        wait_for("the API server's certificate", certificate.is_file, 20, [server])
+        wait_for("the API server's certificate", certificate.is_file, 120, [server])
         self.server = f"https://{self.network.host}:{port}"
         self._certificate = certificate
-        wait_for("the API server", self._is_ready, 60, [server])
+        wait_for("the API server", self._is_ready, 240, [server])
         self.kubeconfig = self.kubeconfig_of(ADMIN)
         self.api = Api(Endpoint.from_kubeconfig(self.kubeconfig))
 
@@ -321,7 +326,7 @@ class Bed:
                 }
             )
             self._set_capacity(name, self.settings.gpus)
-        wait_for("Ready Nodes and the first ServiceAccount", self._can_run_pods, 30, self._children)
+        wait_for("Ready Nodes and the first ServiceAccount", self._can_run_pods, 180, self._children)
 
     def _set_capacity(self, node: str, gpus: int) -> None:
         capacity = {"cpu": "1000", "memory": "8Ti", "pods": "1000", "nvidia.com/gpu": str(gpus)}
