@@ -22,7 +22,8 @@ def z_test(canary: Counts, stable: Counts, margin: float) -> Array:
     nc, ns = np.cumsum(dc, axis=1) * POSITIONS, np.cumsum(ds, axis=1) * POSITIONS
     pc, ps = np.cumsum(ac, axis=1) / np.maximum(nc, 1.0), np.cumsum(sa, axis=1) / np.maximum(ns, 1.0)
     allowed = ((1.0 - margin) * (1.0 + POSITIONS * ps) - 1.0) / POSITIONS
-    error = np.sqrt(pc * (1.0 - pc) / np.maximum(nc, 1.0) + ps * (1.0 - ps) / np.maximum(ns, 1.0))
+    spread = np.maximum(pc * (1.0 - pc), 0.0) / np.maximum(nc, 1.0) + ps * (1.0 - ps) / np.maximum(ns, 1.0)
+    error = np.sqrt(np.maximum(spread, 0.0))
     return np.where(nc > 0.0, (allowed - pc) / np.maximum(error, 1e-9), 0.0)
 
 
