@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -73,3 +75,19 @@ def ensure(major: str, say: Callable[[str], None] | None = None) -> Path:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return helm
+
+
+def main() -> int:
+    """Print where the helm of a major version is, after building it if need be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bed.helm", description=main.__doc__)
+    parser.add_argument("major", choices=sorted(VERSIONS))
+    try:
+        print(ensure(parser.parse_args().major))
+    except binaries.BuildError as error:
+        print(f"helm: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -72,7 +72,7 @@ class OperatorProcess:
         log = self._bed.state / f"{self._name}.log"
         self.child = Child.start(self._name, self._command, log, cwd=ROOT, env=environment)
         if self._wait:
-            wait_for("the operator", self._is_ready, 60, [self.child])
+            wait_for("the operator", self._is_ready, 180, [self.child])
 
     def _is_ready(self) -> bool:
         try:

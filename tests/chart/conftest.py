@@ -52,7 +52,7 @@ def helm(request: pytest.FixtureRequest, bed: Bed, tmp_path: Path) -> Helm:
 @pytest.fixture
 def release(bed: Bed, helm3: Helm) -> Iterator[Helm]:
     """The chart as it is, installed; taken away afterwards with all of its traces."""
-    helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "90s")
+    helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "300s")
     yield helm3
     clean(bed, helm3)
 
@@ -60,4 +60,4 @@ def release(bed: Bed, helm3: Helm) -> Iterator[Helm]:
 def clean(bed: Bed, helm: Helm) -> None:
     """Nothing of a release is left, whatever a test has made of it."""
     helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--ignore-not-found")
-    bed.kubectl("delete", "crd", "specdecodedeployments.specdecode.dev", "--ignore-not-found", "--timeout=60s")
+    bed.kubectl("delete", "crd", "specdecodedeployments.specdecode.dev", "--ignore-not-found", "--timeout=300s")

@@ -45,7 +45,7 @@ class Helm:
             HelmError: it exits non-zero.
         """
         command = [self.program, *map(str, arguments)]
-        ran = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=180)
+        ran = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=400)
         if ran.returncode:
             raise HelmError(ran.stderr.strip())
         return ran.stdout

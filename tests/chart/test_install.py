@@ -29,7 +29,7 @@ SERVING = "serving"
 def serving(bed: Bed) -> Iterator[str]:
     """A namespace for the sample."""
     yield bed.namespace(SERVING)
-    bed.kubectl("delete", "namespace", SERVING, "--timeout=60s")
+    bed.kubectl("delete", "namespace", SERVING, "--timeout=300s")
 
 
 @pytest.fixture
@@ -80,7 +80,8 @@ def is_ready(bed: Bed) -> bool:
 
 def pods(bed: Bed) -> dict[str, str]:
     found = bed.api.list("Pod", SERVING)
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+    staying = [pod["metadata"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    return {meta["name"]: meta["uid"] for meta in staying}
 
 
 def revisions(bed: Bed) -> list[str]:
@@ -93,24 +94,25 @@ def test_install_upgrade_rollback_uninstall(
 ) -> None:
     helm = cleaned
     where = ("--namespace", NAMESPACE)
-    said = helm("install", RELEASE, CHART, *where, "--create-namespace", "--wait", "--timeout", "120s")
+    said = helm("install", RELEASE, CHART, *where, "--create-namespace", "--wait", "--timeout", "300s")
     assert "kubectl apply -f examples/01-plain.yaml" in said
     apply_sample(bed)
     with chart_operator(bed):
-        wait_for("the sample to be Ready", lambda: is_ready(bed), 120)
+        wait_for("the sample to be Ready", lambda: is_ready(bed), 360)
+        # Routers that began with fewer engines are replaced first.
+        wait_for("2 + 4 engines and 2 routers", lambda: len(pods(bed)) == 2 + 4 + 2, 180)
     spec, running, known = sample(bed)["spec"], pods(bed), revisions(bed)
-    assert len(running) == 2 + 4 + 2
     assert known == ["mimo-1"]
 
     # A newer chart with another CRD: nothing rolls, nothing is lost.
-    helm("upgrade", RELEASE, changed_chart(tmp_path, "0.2.0", add_field), *where, "--wait", "--timeout", "120s")
+    helm("upgrade", RELEASE, changed_chart(tmp_path, "0.2.0", add_field), *where, "--wait", "--timeout", "300s")
     assert "oneMore" in spec_fields(bed)
     with chart_operator(bed):
-        wait_for("the sample to be Ready", lambda: is_ready(bed), 60)
+        wait_for("the sample to be Ready", lambda: is_ready(bed), 180)
     assert (sample(bed)["spec"], pods(bed), revisions(bed)) == (spec, running, known)
 
     # Back to this one, by Helm's own rollback.
-    helm("rollback", RELEASE, "1", *where, "--wait", "--timeout", "120s")
+    helm("rollback", RELEASE, "1", *where, "--wait", "--timeout", "300s")
     assert "oneMore" not in spec_fields(bed)
     assert (sample(bed)["spec"], pods(bed), revisions(bed)) == (spec, running, known)
 
@@ -119,16 +121,16 @@ def test_install_upgrade_rollback_uninstall(
     assert bed.api.find("Deployment", NAMESPACE, FULL_NAME) is None
     assert bed.api.find("ClusterRole", None, FULL_NAME) is None
     assert (sample(bed)["spec"], pods(bed), revisions(bed)) == (spec, running, known)
-    helm("install", RELEASE, CHART, *where, "--wait", "--timeout", "120s")
+    helm("install", RELEASE, CHART, *where, "--wait", "--timeout", "300s")
     with chart_operator(bed):
-        wait_for("the sample to be Ready", lambda: is_ready(bed), 60)
+        wait_for("the sample to be Ready", lambda: is_ready(bed), 180)
     assert (pods(bed), revisions(bed)) == (running, known)
 
     # Told not to keep the CRD, it takes all of it away.
-    helm("upgrade", RELEASE, CHART, *where, "--set", "crds.keep=false", "--wait", "--timeout", "120s")
+    helm("upgrade", RELEASE, CHART, *where, "--set", "crds.keep=false", "--wait", "--timeout", "300s")
     helm("uninstall", RELEASE, *where, "--wait")
-    wait_for("the CRD to go", lambda: bed.api.find("CustomResourceDefinition", None, CRD_NAME) is None, 60)
-    wait_for("the Pods to go", lambda: not pods(bed), 60)
+    wait_for("the CRD to go", lambda: bed.api.find("CustomResourceDefinition", None, CRD_NAME) is None, 180)
+    wait_for("the Pods to go", lambda: not pods(bed), 180)
 
     user = f"system:serviceaccount:{NAMESPACE}:{FULL_NAME}"
     refused = [r for r in requests(bed.audit_log, user=user) if r.code == 403]
@@ -138,7 +140,7 @@ def test_install_upgrade_rollback_uninstall(
 def test_an_older_crd_is_upgraded_with_its_objects(
     bed: Bed, fleet: Fleet, helm3: Helm, serving: str, tmp_path: Path
 ) -> None:
-    where = ("--namespace", NAMESPACE, "--wait", "--timeout", "120s")
+    where = ("--namespace", NAMESPACE, "--wait", "--timeout", "300s")
     try:
         helm3("install", RELEASE, changed_chart(tmp_path, "0.0.9", drop_guard), "--create-namespace", *where)
         apply_sample(bed)
@@ -151,7 +153,8 @@ def test_an_older_crd_is_upgraded_with_its_objects(
         assert "guard" in spec_fields(bed)
         assert spec.items() <= sample(bed)["spec"].items()
         with chart_operator(bed):
-            wait_for("the sample to be Ready", lambda: is_ready(bed), 120)
+            wait_for("the sample to be Ready", lambda: is_ready(bed), 360)
+            wait_for("2 + 4 engines and 2 routers", lambda: len(pods(bed)) == 2 + 4 + 2, 180)
         running = pods(bed)
         # Downgraded without its CRD, the older chart leaves today's, and all that runs.
         older = changed_chart(tmp_path, "0.0.8", drop_guard)

@@ -53,11 +53,11 @@ def everything(
     bed: Bed, fleet: Fleet, helm3: Helm, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[Request]]:
     """All that an operator does in a life: every kind made, changed and removed, a lost Node, names taken."""
-    helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s")
+    helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "300s")
     namespace = bed.namespace("permissions")
     _live(bed, namespace)
     yield list(requests(bed.audit_log, user=USER))
-    bed.kubectl("delete", "namespace", namespace, "--timeout=60s")
+    bed.kubectl("delete", "namespace", namespace, "--timeout=300s")
     clean(bed, helm3)
 
 
@@ -91,18 +91,18 @@ def _live(bed: Bed, namespace: str) -> None:
     apply(_resource("glm", rollout=swift, traffic=gateway))
     apply(_resource("plain", rollout=swift))
     with chart_operator(bed):
-        wait_for("plain to serve", lambda: stable("plain", 1), 90)
-        wait_for("a route", lambda: bed.api.find("HTTPRoute", namespace, "glm"), 60)
-        wait_for("the taken name to be told", lambda: "taken" in _told(bed, namespace), 30)
+        wait_for("plain to serve", lambda: stable("plain", 1), 270)
+        wait_for("a route", lambda: bed.api.find("HTTPRoute", namespace, "glm"), 180)
+        wait_for("the taken name to be told", lambda: "taken" in _told(bed, namespace), 180)
         # Another revision: everything of the old one goes, its record too.
         for name in ("plain", "glm"):
             changed = _resource(name, rollout=swift, traffic={})
             changed["spec"]["speculation"] = {"depth": 2}
             apply(changed)
-        wait_for("plain's second revision to serve", lambda: stable("plain", 2), 120)
+        wait_for("plain's second revision to serve", lambda: stable("plain", 2), 360)
         gone = lambda: bed.api.find("ControllerRevision", namespace, "plain-1") is None  # noqa: E731
-        wait_for("plain's first record to go", gone, 60)
-        wait_for("the route to go", lambda: bed.api.find("HTTPRoute", namespace, "glm") is None, 60)
+        wait_for("plain's first record to go", gone, 180)
+        wait_for("the route to go", lambda: bed.api.find("HTTPRoute", namespace, "glm") is None, 180)
         # A Node that is gone: its Pods can only be deleted by force.
         (pod,) = bed.api.list("Pod", namespace, f"{LABEL_DEPLOYMENT}=plain,specdecode.dev/role=decode")
         bed.lose_node(pod["spec"]["nodeName"])
@@ -112,12 +112,12 @@ def _live(bed: Bed, namespace: str) -> None:
             found = bed.api.find("Pod", namespace, pod["metadata"]["name"])
             return found is None or found["metadata"]["uid"] != pod["metadata"]["uid"]
 
-        wait_for("the Pod on the lost Node to be freed", freed, 120)
+        wait_for("the Pod on the lost Node to be freed", freed, 360)
         bed.restore_node(pod["spec"]["nodeName"])
     # Objects that aren't ours any more to make.
     with chart_operator(bed, "without-policies", "--no-network-policies"):
         none = lambda: not bed.api.list("NetworkPolicy", namespace)  # noqa: E731
-        wait_for("the policies to go", none, 60)
+        wait_for("the policies to go", none, 180)
 
 
 def _told(bed: Bed, namespace: str) -> str:
@@ -205,4 +205,4 @@ def test_with_roles_in_some_namespaces_it_serves_those(bed: Bed, fleet: Fleet, h
         assert {r.namespace for r in found} <= {namespace, NAMESPACE, ""}
     finally:
         clean(bed, helm3)
-        bed.kubectl("delete", "namespace", namespace, "--timeout=60s")
+        bed.kubectl("delete", "namespace", namespace, "--timeout=300s")

@@ -91,15 +91,15 @@ def canary(bed: Bed, fleet: Fleet, release: Helm) -> Iterator[OperatorProcess]:
 
     with chart_operator(bed) as operator:
         applied({}, 3)
-        wait_for("the first revision", lambda: status().get("stable", {}).get("revision") == 1, 120)
+        wait_for("the first revision", lambda: status().get("stable", {}).get("revision") == 1, 360)
         capacity = {role: {"maxSurge": "100%", "maxUnavailable": 0} for role in ("prefill", "decode")}
         applied({"steps": [{"weight": 100}], "promotionDelay": "1s", "capacity": capacity}, 2)
         promoted = lambda: status().get("stable", {}).get("revision") == 2 and status().get("baseline")  # noqa: E731
         wait_for("the second to be promoted, with a baseline", promoted, 240)
         applied({"steps": [{"weight": 50, "pause": {}}, {"weight": 100}], "capacity": capacity}, 3)
-        wait_for("the third to have traffic", lambda: status().get("weight", {}).get("reached"), 120)
+        wait_for("the third to have traffic", lambda: status().get("weight", {}).get("reached"), 360)
         yield operator
-    bed.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
+    bed.kubectl("delete", "namespace", NAMESPACE, "--timeout=300s")
 
 
 def test_every_panel_has_data_while_a_canary_is_on_trial(bed: Bed, canary: OperatorProcess, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_every_panel_has_data_while_a_canary_is_on_trial(bed: Bed, canary: Opera
         assert revisions == {"2", "3"}
         rules = [rule for group in prometheus.get("/api/v1/rules")["groups"] for rule in group["rules"]]
         assert {rule["name"] for rule in rules} == {alert["alert"] for alert in queries.alerts()}
-        wait_for("all rules to be evaluated", lambda: _healthy(prometheus), 30)
+        wait_for("all rules to be evaluated", lambda: _healthy(prometheus), 180)
         assert is_true(bed.api.get("SpecDecodeDeployment", NAMESPACE, "glm"), "Available")
     finally:
         prometheus.child.stop()

@@ -57,7 +57,7 @@ class Fleet:
         one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         environment = os.environ | {"PYTHONPATH": path} | one_thread
         self.child = Child.start("fleet", command, folder / "fleet.log", cwd=ROOT, env=environment)
-        wait_for("the fleet", lambda: self.events("scenario"), 30, [self.child])
+        wait_for("the fleet", lambda: self.events("scenario"), 120, [self.child])
 
     def stop(self) -> None:
         self.child.stop(grace=2)
