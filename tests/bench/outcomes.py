@@ -87,7 +87,7 @@ def measure_idle(lab: Lab, seconds: float = 90.0) -> Measured:
             deployed.wait_ready()
             deployed.change()
         for deployed in subjects.values():
-            deployed.wait_event("weight", 60, weight=11.11 if deployed is silent else 0.0)
+            deployed.wait_event("weight", 60, routers=1)
         time.sleep(seconds)
         for what, deployed in subjects.items():
             said = deployed.why()
