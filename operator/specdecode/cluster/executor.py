@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from specdecode.api.names import FIELD_MANAGER, LABEL_REVISION
+from specdecode.api.names import FIELD_MANAGER, LABEL_DEPLOYMENT, LABEL_REVISION
 from specdecode.rollout.types import Plan
 from specdecode.workload import changed, handover
 
@@ -105,8 +105,9 @@ def doomed(plan: Plan, children: Iterable[Object], uid: str, desired: Collection
         elif kind is HTTP_ROUTE:
             gone = plan.weights is None and (kind.kind, metadata["name"]) not in desired
         elif kind is NETWORK_POLICY:
-            # The operator may have been told to make none any more.
-            gone = revision in remove or (kind.kind, metadata["name"]) not in desired
+            # The operator may have been told to make none any more: then they go from arms that stay.
+            stays = (DEPLOYMENT.kind, f"{metadata['labels'][LABEL_DEPLOYMENT]}-{revision}-router") in desired
+            gone = revision in remove or (stays and (kind.kind, metadata["name"]) not in desired)
         else:
             gone = revision in remove
         if gone:

@@ -97,10 +97,17 @@ def test_only_what_the_plan_names_and_the_resource_owns_is_doomed() -> None:
 
 def test_network_policies_go_with_their_revision_or_when_none_are_asked_for() -> None:
     children = [obj("NetworkPolicy", "glm-1-decode", 1), obj("NetworkPolicy", "glm-2-decode", 2)]
-    kept = {("NetworkPolicy", "glm-2-decode")}
-    assert [o["metadata"]["name"] for o in doomed(plan(remove=(1,)), children, "u", kept)] == ["glm-1-decode"]
-    assert doomed(plan(), children, "u", {*kept, ("NetworkPolicy", "glm-1-decode")}) == []
-    assert doomed(plan(), children, "u", set()) == children
+    both = {("NetworkPolicy", f"glm-{revision}-decode") for revision in (1, 2)}
+    arms = {("Deployment", f"glm-{revision}-router") for revision in (1, 2)}
+
+    def named(the_plan: Plan, desired: set[tuple[str, str]]) -> list[str]:
+        return [o["metadata"]["name"] for o in doomed(the_plan, children, "u", desired)]
+
+    assert named(plan(remove=(1,)), {*both, *arms}) == ["glm-1-decode"]
+    assert named(plan(), {*both, *arms}) == []
+    assert named(plan(), arms) == ["glm-1-decode", "glm-2-decode"]
+    # A plan that asks for nothing at this moment leaves what there is.
+    assert named(plan(), set()) == []
 
 
 async def test_equal_objects_are_not_written() -> None:
