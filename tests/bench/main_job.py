@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from tests.bed import binaries
+from tests.bed.api import ApiError
 from tests.bed.binaries import BuildError
 from tests.bed.control_plane import OPERATOR, Bed
 from tests.bed.fleet import Fleet
@@ -49,7 +51,11 @@ def measure(chosen: list[str], seed: int) -> tuple[list[Bar], dict[str, Any]]:
         lab = Lab(bed, fleet, random.Random(seed))
         for name in chosen:
             say(f"{name}, load {load()}")
-            found = MEASURES[name][0](lab)
+            try:
+                found = MEASURES[name][0](lab)
+            finally:
+                FOLDER.mkdir(parents=True, exist_ok=True)
+                shutil.copy(bed.state / "operator.log", FOLDER / f"main-{name}-operator.log")
             bars += found.bars
             tables[name] = found.table
         breaches = recorder.breaches(OPERATOR)
@@ -68,7 +74,7 @@ def main() -> int:
     try:
         binaries.ensure()
         bars, tables = measure(chosen, given.seed)
-    except (BedError, BuildError) as error:
+    except (ApiError, BedError, BuildError) as error:
         print(f"bench-main: {error}", file=sys.stderr)
         return 1
     asked = [bar for name in chosen for bar in MEASURES[name][1]] + ["breaches"]

@@ -20,7 +20,7 @@ HARMLESS: Final[dict[str, tuple[Json, Json]]] = {
     "depth 3 to 5": ({"speculation": {"depth": 5}}, {}),
     "an environment variable": ({"engine": {"env": [{"name": "TZ", "value": "UTC"}]}}, {}),
     "another argument, requests unlike each other and counters that reset": (
-        {"engine": {"args": {"max-num-seqs": 64}}},
+        {"engine": {"args": {"max-num-seqs": "64"}}},
         NOISY,
     ),
 }
