@@ -56,6 +56,7 @@ def plan(snap: Snapshot) -> Plan:
         elif draft.stable is not None:
             _serve(draft, draft.stable)
         _retire(draft)
+        _leave_unrecorded(draft)
         route = snap.route
         if draft.entry.gateway and route.exists and not route.accepted and draft.doing.reason in _SETTLED:
             draft.doing = Word(reasons.ROUTE_NOT_ACCEPTED, route.message)
@@ -240,3 +241,15 @@ def _retire(draft: Draft) -> None:
             draft.remove.append(number)
         else:
             draft.targets.append(target)
+
+
+def _leave_unrecorded(draft: Draft) -> None:
+    """A revision whose record was deleted by hand can't be written any more: it stays as it stands, and is removed
+    whole once another one answers, or where another one has no room beside it."""
+    arms = [draft.arm(n) for n in (draft.stable, draft.canary) if n is not None and draft.record(n) is not None]
+    answers = any(a.observed.router.ready and all(a.ready(role) for role in a.roles) for a in arms)
+    room = all(c.surge > 0 for c in draft.capacities().values())
+    lost = [target.revision for target in draft.targets if draft.record(target.revision) is None]
+    draft.targets = [target for target in draft.targets if target.revision not in lost]
+    if answers or not room:
+        draft.remove += [number for number in lost if number != draft.stable]

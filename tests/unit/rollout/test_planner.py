@@ -295,3 +295,31 @@ def test_a_lost_pod_is_force_deleted() -> None:
 
     made = plan(replace(snapshot, arms={1: replace(arm, decode=decode)}))
     assert made.force_delete == (lost.name,)
+
+
+@pytest.mark.parametrize("surge", [1, 0])
+def test_a_revision_without_its_record_stands_until_another_answers(surge: int) -> None:
+    """Its record was deleted by hand: nothing of it can be rendered, so nothing of it is written again."""
+    capacity = {"maxSurge": surge, "maxUnavailable": 1 - surge}
+    world = started(rollout__capacity={"prefill": capacity, "decode": capacity})
+    world.records.clear()
+    while not (serving(world) and list(world.arms) == [2]):
+        made = world.step()
+        assert {target.revision for target in made.arms} <= {record.number for record in world.records}
+        if surge and 1 in made.remove:
+            arm = world.observed()[2]
+            assert all((arm.prefill.ready, arm.decode.ready, arm.router.ready))
+        assert world.t < 200
+    assert world.resource.status.stable is not None
+    assert world.resource.status.stable.revision == 2
+
+
+def test_a_canary_without_its_record_is_removed_and_made_anew() -> None:
+    world = canary(started())
+    world.run(at("Analysing"))
+    world.checks.clear()  # a canary that can't be written goes at once, routers and Pods together
+    world.records = [record for record in world.records if record.number == 1]
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert world.resource.status.stable is not None
+    assert world.resource.status.stable.revision == 3
+    assert not world.resource.status.rejected
