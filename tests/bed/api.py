@@ -107,7 +107,7 @@ class Api:
         )
 
     def request(
-        self, method: str, path: str, body: Any = None, content_type: str = "application/json", timeout: float = 20.0
+        self, method: str, path: str, body: Any = None, content_type: str = "application/json", timeout: float = 60.0
     ) -> Any:
         """The decoded answer to one request; `path` begins with a slash."""
         request = urllib.request.Request(
