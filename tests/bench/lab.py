@@ -15,7 +15,7 @@ from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess
 from tests.bed.processes import wait_for
 from tests.bench.bars import Bar
-from tests.bench.deployed import BUSY, GOOD, Deployed
+from tests.bench.deployed import BUSY, GOOD, KIND, NAME, Deployed
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class Lab:
         return Deployed(self.bed, self.fleet, self.bed.namespace(name))
 
     def remove(self, *gone: Deployed) -> None:
-        """Deletes resources with their namespaces, and waits until their Pods are gone."""
+        """Deletes resources, then their namespaces, and waits until their Pods are gone."""
         for deployed in gone:
-            self.bed.api.delete("Namespace", None, deployed.namespace)
+            self.bed.api.delete(KIND, deployed.namespace, NAME)
         for deployed in gone:
             wait_for(f"the end of {deployed.namespace}", lambda d=deployed: not self._pods(d), 90, pause=0.2)
+            self.bed.api.delete("Namespace", None, deployed.namespace)
 
     def _pods(self, deployed: Deployed) -> list[Json]:
         return self.bed.api.list("Pod", deployed.namespace)

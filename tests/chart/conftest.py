@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools.chart import CHART
 
 from tests.bed.control_plane import Bed
 from tests.bed.fleet import Fleet
 from tests.chart.programs import NAMESPACE, RELEASE, Helm, monitoring_crds
+from tools.chart import CHART
 
 
 @pytest.fixture(scope="session")

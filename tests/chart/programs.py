@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from tools.chart import CHART
 
 from tests.bed import binaries, helm
 from tests.bed.api import Json
 from tests.bed.control_plane import Bed
 from tests.bed.operator_process import OperatorProcess
+from tools.chart import CHART
 
 RELEASE: Final = "sdo"
 """Not the name of the release file's objects, which every bed has for its operator."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tools.chart import CHART
 
 from tests.unit.chart import queries
+from tools.chart import CHART
 
 RULES = CHART / "files" / "alerts.yaml"
 CASES = Path(__file__).parent / "alerts_test.yaml"

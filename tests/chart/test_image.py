@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tools import operator_image
-from tools.operator_image import build, make_base, run, size
 
 from specdecode import __version__
+from tools import operator_image
+from tools.operator_image import build, make_base, run, size
 
 LIMIT = 200e6
 """Bytes that the image may add to its base."""

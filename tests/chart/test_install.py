@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.chart import CHART
 
 from specdecode.api.names import CRD_NAME
 from tests.bed.api import Json
@@ -19,6 +18,7 @@ from tests.bed.fleet import Fleet
 from tests.bed.processes import BedError, wait_for
 from tests.chart.conftest import clean
 from tests.chart.programs import FULL_NAME, NAMESPACE, RELEASE, Helm, chart_operator
+from tools.chart import CHART
 
 pytestmark = pytest.mark.needs_bed
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.chart import CHART
 
 from tests.bed.api import Json
 from tests.chart.programs import NAMESPACE, RELEASE, Helm
 from tests.chart.test_rendering import COMBINATIONS, settings
+from tools.chart import CHART
 
 
 @pytest.fixture(params=COMBINATIONS)

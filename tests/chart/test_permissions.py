@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from tools.chart import CHART
 
 from specdecode.api.names import LABEL_DEPLOYMENT
 from tests.bed.api import Json
@@ -18,6 +17,7 @@ from tests.bed.fleet import Fleet
 from tests.bed.processes import wait_for
 from tests.chart.conftest import clean
 from tests.chart.programs import FULL_NAME, NAMESPACE, RELEASE, Helm, chart_operator
+from tools.chart import CHART
 
 pytestmark = pytest.mark.needs_bed
 

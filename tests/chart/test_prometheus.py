@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.chart import CHART
 
 from tests.bed.control_plane import ROOT, Bed, is_true
 from tests.bed.fleet import Fleet
@@ -20,6 +19,7 @@ from tests.bed.operator_process import OperatorProcess
 from tests.bed.processes import Child, wait_for
 from tests.chart.programs import Helm, chart_operator
 from tests.unit.chart import queries
+from tools.chart import CHART
 
 pytestmark = pytest.mark.needs_bed
 

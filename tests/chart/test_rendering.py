@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.chart import CHART, release
-from tools.chart import RELEASE as RELEASE_FILE
 
 from tests.bed.api import Json
 from tests.bed.control_plane import Bed
 from tests.bed.processes import BedError
 from tests.chart.programs import FULL_NAME, NAMESPACE, Helm, HelmError
+from tools.chart import CHART, release
+from tools.chart import RELEASE as RELEASE_FILE
 
 pytestmark = pytest.mark.needs_bed
 

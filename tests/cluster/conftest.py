@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from tests.bed.control_plane import Bed
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from specdecode.api.names import ENGINE_PORT, PROXY_METRICS_PORT
 from tests.bed import stages
 from tests.bed.api import ApiError, Json
 from tests.bed.audit import count_writes
@@ -21,8 +23,6 @@ from tests.bed.fleet import Fleet
 from tests.bed.processes import wait_for
 from tests.bed.recorder import Recorder
 from tests.cluster.workloads import engines, entry, routers
-
-from specdecode.api.names import ENGINE_PORT, PROXY_METRICS_PORT
 
 pytestmark = pytest.mark.needs_bed
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.bed.control_plane import Bed
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.bed.audit import count_writes
 from tests.bed.control_plane import OPERATOR, OPERATOR_NAMESPACE, Bed
 from tests.bed.fleet import Fleet

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.bed.api import ApiError, path_of
-from tests.bed.control_plane import Bed
-from tests.unit.api import rule_cases
-from tests.unit.api.rule_cases import ABSENT, Case, changed
 
 from specdecode.api import strict
 from specdecode.api.base import Rule
 from specdecode.api.crd import schema
+from tests.bed.api import ApiError, path_of
+from tests.bed.control_plane import Bed
+from tests.unit.api import rule_cases
+from tests.unit.api.rule_cases import ABSENT, Case, changed
 
 pytestmark = pytest.mark.needs_bed
 

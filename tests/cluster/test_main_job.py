@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
+
 from tests.bed.control_plane import OPERATOR, Bed
 from tests.bed.fleet import Fleet
 from tests.bed.recorder import Recorder

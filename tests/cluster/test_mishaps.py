@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tests.bed.api import Json
 from tests.bed.audit import requests
 from tests.bed.control_plane import OPERATOR, Bed

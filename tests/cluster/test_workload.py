@@ -6,14 +6,14 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+
+from specdecode.api.names import FIELD_MANAGER
+from specdecode.workload import changed, handover, preview
 from tests.bed.api import Json
 from tests.bed.control_plane import Bed
 from tests.bed.processes import wait_for
 from tests.unit.engine.specs import resource
 from tests.unit.workload.test_golden import CASES
-
-from specdecode.api.names import FIELD_MANAGER
-from specdecode.workload import changed, handover, preview
 
 pytestmark = pytest.mark.needs_bed
 

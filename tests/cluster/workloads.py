@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.bed.api import Json
-
 from specdecode.api import names
+from tests.bed.api import Json
 
 
 def engines(namespace: str, name: str, revision: int, role: names.Role, replicas: int, depth: int = 3) -> Json:

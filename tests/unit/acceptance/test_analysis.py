@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 
 import pytest
-from tests.sim.fleet import Behaviour, Fleet
 
 from specdecode.acceptance import Analysis, Policy, Reason, Sample, ScrapeError, Verdict, VerdictKind
+from tests.sim.fleet import Behaviour, Fleet
 
 
 def start(now: float = 0.0, **policy: float) -> Analysis:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.sim.fleet import Behaviour, Fleet
-
 from specdecode.acceptance import Guard, History, Policy, Reason
+from tests.sim.fleet import Behaviour, Fleet
 
 
 def watch(guard: Guard, fleet: Fleet, looks: int) -> set[Reason]:

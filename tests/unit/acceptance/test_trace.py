@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.sim.fleet import Behaviour, Fleet
 
 from specdecode.acceptance import Policy, Step, TraceError, read_trace, replay
+from tests.sim.fleet import Behaviour, Fleet
 
 LINE: dict[str, Any] = {
     "t": 1.0,

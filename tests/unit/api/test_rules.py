@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.api import rule_cases
-from tests.unit.api.rule_cases import CASES, PLAIN, Case
 
 from specdecode.api import SpecDecodeDeployment, checks, strict
 from specdecode.api.base import Rule
 from specdecode.api.crd import schema
+from tests.unit.api import rule_cases
+from tests.unit.api.rule_cases import CASES, PLAIN, Case
 
 
 @pytest.mark.parametrize(("rule", "resource"), rule_cases.accepted())

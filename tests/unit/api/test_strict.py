@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.unit.api.rule_cases import ABSENT, PLAIN, changed
 
 from specdecode.api import SpecDecodeDeployment, strict
 from specdecode.api.crd import schema
+from tests.unit.api.rule_cases import ABSENT, PLAIN, changed
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bed.api import Json
-
 from specdecode.api import names
+from tests.bed.api import Json
 
 NAMESPACE = "team"
 NAME = "llm"

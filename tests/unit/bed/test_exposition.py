@@ -6,6 +6,7 @@ import math
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
 from tests.bed.fleet.exposition import INFO_METRIC, engine_page, labels, number, proxy_page
 from tests.bed.fleet.simulation import EngineCounters, ProxyCounters
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+
+from specdecode.api import names
 from tests.bed.api import Json
 from tests.bed.audit import Request
 from tests.bed.invariants import Breach, Recorded, State, capacity, joins, judge
 from tests.unit.bed.objects import NAME, NAMESPACE, engines, entry, pod, resource, route, routers, service
-
-from specdecode.api import names
 
 KINDS: dict[names.Role, str] = {"prefill": "StatefulSet", "decode": "StatefulSet", "router": "Deployment"}
 ENGINES: tuple[names.Role, ...] = ("prefill", "decode")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+
 from tests.bed.fleet.pages import GARBAGE, Page, PodServer
 from tests.bed.processes import LoopbackNetwork
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from tests.bed import binaries, stages
 from tests.bed.gomod import go_mod, sister_modules
 from tests.bed.processes import BedError, LoopbackNetwork, wait_for

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+from specdecode.api import names
 from tests.bed.api import Json
 from tests.bed.fleet.routing import Key, Pod, Route, pod_of, routes, selects
 from tests.unit.bed.objects import NAME, NAMESPACE, entry, pod, route, service
-
-from specdecode.api import names
 
 KEY: Key = (NAMESPACE, NAME)
 

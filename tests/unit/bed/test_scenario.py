@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.bed.fleet.scenario import Behaviour, Match, ScenarioError, Subject, depth_of, flags, load, parse
 
 FOLDER = Path(__file__).parents[2] / "bed" / "scenarios"

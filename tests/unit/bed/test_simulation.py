@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tests.bed.fleet.scenario import Behaviour, Traffic
 from tests.bed.fleet.simulation import Engine, EngineCounters, Histogram, Proxy, Simulation
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.bed.api import Json
 from tests.bed.fleet import scenario
 from tests.bed.fleet.main import EventLog, World

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
-from tests.bed.fleet import exposition
-from tests.bed.fleet.simulation import EngineCounters, ProxyCounters
 
 from specdecode.telemetry import Metrics
+from tests.bed.fleet import exposition
+from tests.bed.fleet.simulation import EngineCounters, ProxyCounters
 from tests.unit.chart import queries
 from tools import dashboard
 from tools.chart import ROOT

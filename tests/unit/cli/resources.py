@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.unit.api.rule_cases import changed
-
 from specdecode.api import SpecDecodeDeployment, timestamp
+from tests.unit.api.rule_cases import changed
 
 NOW: Final = 1_800_000_000.0
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.cli.resources import NOW, SERVING, at, canary, condition, conditions, resource
 
 from specdecode.cli.explain import EventLine, ago, why
+from tests.unit.cli.resources import NOW, SERVING, at, canary, condition, conditions, resource
 
 PODS = (
     "Revision 2: 1 prefill, 1 decode and 1 router Pods are ready. Revision 1: 2 prefill, 4 decode and 9 router Pods "

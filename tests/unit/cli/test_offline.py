@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.unit.api.rule_cases import PLAIN, changed
 
 from specdecode.cli.main import main
+from tests.unit.api.rule_cases import PLAIN, changed
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

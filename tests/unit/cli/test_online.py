@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
-from tests.unit.cli.resources import SERVING, stored
 
 from specdecode.api import timestamp
 from specdecode.cli.main import main
+from tests.unit.cli.resources import SERVING, stored
 
 RESOURCES = "/apis/specdecode.dev/v1alpha1/namespaces/models/specdecodedeployments"
 EVENTS = "/api/v1/namespaces/models/events"

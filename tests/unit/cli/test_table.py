@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.cli.resources import NOW, SERVING, at, canary, resource
-
 from specdecode.cli.table import detail, overview
+from tests.unit.cli.resources import NOW, SERVING, at, canary, resource
 
 SUMMARY = {"prefill": "2/2", "decode": "4/4", "rollout": "Canary 10% 1/3", "acceptance": "3.41"}
 

@@ -98,9 +98,8 @@ def test_an_answer_that_is_not_envoys(hook: ModuleType) -> None:
 
 
 def test_the_pod_template_asks_for_it_as_it_is() -> None:
-    from tests.unit.engine.specs import resource
-
     from specdecode.workload import render
+    from tests.unit.engine.specs import resource
 
     for container in render(resource(), router_image="r:1")["router"]["spec"]["containers"]:
         words = container["lifecycle"]["preStop"]["exec"]["command"]
