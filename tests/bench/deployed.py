@@ -39,8 +39,10 @@ class Deployed:
         namespace: its own.
     """
 
-    def __init__(self, bed: Bed, fleet: Fleet, namespace: str) -> None:
+    def __init__(self, bed: Bed, fleet: Fleet, namespace: str, tend: Callable[[], None] = lambda: None) -> None:
+        """`tend` is called now and then while something is waited for."""
         self.bed, self.fleet, self.namespace = bed, fleet, namespace
+        self._tend = tend
 
     def apply(
         self,
@@ -135,8 +137,13 @@ class Deployed:
 
     def wait(self, what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
         """Raises BedError, with what the resource says of itself, when it doesn't come."""
+
+        def looked() -> object:
+            self._tend()
+            return holds()
+
         try:
-            wait_for(f"{self.namespace}: {what}", holds, seconds, pause=0.1)
+            wait_for(f"{self.namespace}: {what}", looked, seconds, pause=0.1)
         except BedError as error:
             said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in self._conditions()]
             raise BedError("\n  ".join([str(error), f"{self.workloads()}", *said])) from None
@@ -146,8 +153,9 @@ class Deployed:
 
     def wait_event(self, event: str, seconds: float, revision: int = 2, **fields: Any) -> float:
         """When the fleet noted it for a revision, Unix seconds."""
-        found = self.fleet.wait_event(event, seconds, namespace=self.namespace, revision=revision, **fields)
-        return float(found["at"])
+        named = {"namespace": self.namespace, "revision": revision} | fields
+        self.wait(f"event {event} {named}", lambda: self.fleet.events(event, **named), seconds)
+        return float(self.fleet.events(event, **named)[0]["at"])
 
     def traffic_gone(self, revision: int = 2) -> float | None:
         """When the last ready router Pod of a revision had left the entry, Unix seconds; None while one is there."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,19 +36,23 @@ class Lab:
         fleet: its simulated Pods.
         rng: chooses the moments.
         tag: keeps the namespaces of two labs in one bed apart.
+        restarts: how often an operator ended by itself, as it does when it can't renew its Lease, and was started
+            again, as a kubelet would.
     """
 
     bed: Bed
     fleet: Fleet
     rng: random.Random
     tag: str = ""
+    restarts: int = field(default=0, init=False)
     _made: int = field(default=0, init=False)
+    _operator: OperatorProcess | None = field(default=None, init=False)
 
     def deployed(self, word: str) -> Deployed:
         """A resource to be, in a namespace of its own."""
         self._made += 1
         name = "-".join(part for part in (word, self.tag, str(self._made)) if part)
-        return Deployed(self.bed, self.fleet, self.bed.namespace(name))
+        return Deployed(self.bed, self.fleet, self.bed.namespace(name), self.tend)
 
     def remove(self, *gone: Deployed) -> None:
         """Deletes resources, then their namespaces, and waits until their Pods are gone."""
@@ -66,9 +71,28 @@ class Lab:
             {"traffic": BUSY | (traffic or {}), "behaviour": GOOD | (behaviour or {}), "rules": list(rules)}
         )
 
-    def operator(self) -> OperatorProcess:
+    @contextlib.contextmanager
+    def operator(self) -> Iterator[OperatorProcess]:
         """An operator for all namespaces."""
-        return OperatorProcess(self.bed)
+        with OperatorProcess(self.bed) as self._operator:
+            try:
+                yield self._operator
+            finally:
+                self._operator = None
+
+    def tend(self) -> None:
+        """Starts the operator again if it has ended."""
+        if self._operator is not None and self._operator.child.process.poll() is not None:
+            say("the operator has ended and is started again")
+            self.restarts += 1
+            self._operator.start()
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass."""
+        over = time.monotonic() + seconds
+        while (left := over - time.monotonic()) > 0:
+            self.tend()
+            time.sleep(min(1.0, left))
 
 
 def load() -> float:

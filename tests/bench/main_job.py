@@ -58,6 +58,7 @@ def measure(chosen: list[str], seed: int) -> tuple[list[Bar], dict[str, Any]]:
                 shutil.copy(bed.state / "operator.log", FOLDER / f"main-{name}-operator.log")
             bars += found.bars
             tables[name] = found.table
+        tables["operator restarts"] = lab.restarts
         breaches = recorder.breaches(OPERATOR)
     tables["breaches"] = [str(breach) for breach in breaches]
     bars.append(Bar.at_most("breaches", len(breaches), "count", 0, str(breaches[0]) if breaches else ""))

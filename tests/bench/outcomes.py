@@ -88,7 +88,7 @@ def measure_idle(lab: Lab, seconds: float = 90.0) -> Measured:
             deployed.change()
         for deployed in subjects.values():
             deployed.wait_event("weight", 60, routers=1)
-        time.sleep(seconds)
+        lab.pass_time(seconds)
         for what, deployed in subjects.items():
             said = deployed.why()
             held = deployed.canary() == 2 and deployed.stable() == 1 and not deployed.rejected()
