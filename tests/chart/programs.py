@@ -73,10 +73,19 @@ def monitoring_crds() -> Path:
     return Path(module["Dir"], "example", "prometheus-operator-crd")
 
 
-def chart_operator(bed: Bed, name: str = "chart-operator", *more: str, **options: Any) -> OperatorProcess:
+def chart_operator(
+    bed: Bed, name: str = "chart-operator", *more: str, lease: float | None = 120.0, **options: Any
+) -> OperatorProcess:
     """The operator as the installed chart would run it: its Deployment's arguments, its ServiceAccount's permissions.
 
     Each call makes a token of its own, by which the audit log tells processes apart.
+
+    Args:
+        bed: where.
+        name: of its log.
+        more: further arguments.
+        lease: seconds of its Lease, so long that a busy machine doesn't end it; None for the chart's.
+        options: as of `OperatorProcess`.
     """
     deployment = bed.api.get("Deployment", NAMESPACE, FULL_NAME)
     pod = deployment["spec"]["template"]["spec"]
@@ -85,4 +94,6 @@ def chart_operator(bed: Bed, name: str = "chart-operator", *more: str, **options
     made = bed.service_account_kubeconfig(NAMESPACE, account)
     own = made.rename(made.with_name(f"{name}.kubeconfig"))
     user = f"system:serviceaccount:{NAMESPACE}:{account}"
+    if lease is not None:
+        arguments.append(f"--lease-duration={lease:g}")
     return OperatorProcess(bed, [*arguments, *more], kubeconfig=own, user=user, name=name, **options)

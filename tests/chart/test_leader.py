@@ -28,9 +28,9 @@ ACTING = ("create", "update", "patch", "delete")
 @pytest.fixture
 def pair(bed: Bed, fleet: Fleet, release: Helm) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
     """The leader and its standby."""
-    with chart_operator(bed, "first") as first:
+    with chart_operator(bed, "first", lease=None) as first:
         wait_for("a leader", lambda: "specdecode_leader 1.0" in first.metrics(), 180)
-        with chart_operator(bed, "second") as second:
+        with chart_operator(bed, "second", lease=None) as second:
             assert "specdecode_leader 0.0" in second.metrics()
             yield first, second
             first.kill()  # it may be stopped, and then would wait for its end in vain
