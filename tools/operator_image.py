@@ -21,7 +21,6 @@ ROOT: Final = Path(__file__).parents[1]
 IMAGE: Final = f"localhost/specdecode-operator:{__version__}"
 BASE: Final = "localhost/specdecode-base:debian-python"
 SUITE: Final = "bookworm"
-MIRROR: Final = "http://deb.debian.org/debian"
 PACKAGES: Final = "python3-minimal,python3-venv,ca-certificates"
 CERTIFICATES: Final = Path("/etc/ssl/certs")
 
@@ -71,7 +70,7 @@ def make_base(rootfs: Path | None = None) -> str:
     with tempfile.TemporaryDirectory(prefix="specdecode-base-") as scratch:
         if rootfs is None:
             rootfs = Path(scratch, "rootfs")
-            run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, rootfs, MIRROR)
+            run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, rootfs)
         container = run("buildah", "from", "scratch").strip()
         try:
             run("buildah", "add", "--quiet", container, rootfs, "/")
