@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 SEED ?= 1
 
 .PHONY: help setup demo test test-unit test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
-	bench-scale test-vllm image-check test-chart clean
+	test-vllm image-check image-check test-chart clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -40,6 +40,10 @@ test-cluster: $(STAMP) ## The whole on a real control plane
 test-vllm: $(STAMP) ## Tests on real vLLM on this CPU (6 GB under build/ the first time)
 	@$(BIN)/python -m tests.vllm.install
 	$(BIN)/python -m pytest tests/vllm
+
+test-chart: $(STAMP) ## The chart in full: helm, promtool, Prometheus, buildah (root, and Debian's prometheus and buildah)
+	@$(BIN)/python -m tests.bed build
+	$(BIN)/python -m pytest tests/chart
 
 image-check: $(STAMP) ## The patch series against the untouched wheels of both versions (500 MB the first time)
 	$(BIN)/python -m pytest tests/vllm/test_series.py
