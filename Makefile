@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 SEED ?= 1
 
 .PHONY: help setup demo test test-unit test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
-	test-vllm image-check image-check test-chart clean
+	test-vllm image-check test-chart clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18

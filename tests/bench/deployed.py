@@ -135,15 +135,19 @@ class Deployed:
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return told.stdout
 
-    def wait(self, what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
-        """Raises BedError, with what the resource says of itself, when it doesn't come."""
+    def wait(self, what: str, holds: Callable[[], object], seconds: float = 60.0, pause: float = 0.5) -> None:
+        """Looks every `pause` seconds: seldom, since each look at the API server takes time from what is measured.
+
+        Raises:
+            BedError: it doesn't come; with what the resource says of itself.
+        """
 
         def looked() -> object:
             self._tend()
             return holds()
 
         try:
-            wait_for(f"{self.namespace}: {what}", looked, seconds, pause=0.1)
+            wait_for(f"{self.namespace}: {what}", looked, seconds, pause=pause)
         except BedError as error:
             said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in self._conditions()]
             raise BedError("\n  ".join([str(error), f"{self.workloads()}", *said])) from None
@@ -154,7 +158,7 @@ class Deployed:
     def wait_event(self, event: str, seconds: float, revision: int = 2, **fields: Any) -> float:
         """When the fleet noted it for a revision, Unix seconds."""
         named = {"namespace": self.namespace, "revision": revision} | fields
-        self.wait(f"event {event} {named}", lambda: self.fleet.events(event, **named), seconds)
+        self.wait(f"event {event} {named}", lambda: self.fleet.events(event, **named), seconds, 0.2)
         return float(self.fleet.events(event, **named)[0]["at"])
 
     def traffic_gone(self, revision: int = 2) -> float | None:
