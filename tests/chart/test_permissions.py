@@ -96,7 +96,7 @@ def _live(bed: Bed, namespace: str) -> None:
         wait_for("the taken name to be told", lambda: "taken" in _told(bed, namespace), 180)
         # Another revision: everything of the old one goes, its record too.
         for name in ("plain", "glm"):
-            changed = _resource(name, rollout=swift, traffic={})
+            changed = _resource(name, rollout=swift)
             changed["spec"]["speculation"] = {"depth": 2}
             apply(changed)
         wait_for("plain's second revision to serve", lambda: stable("plain", 2), 360)

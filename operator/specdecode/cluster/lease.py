@@ -132,9 +132,18 @@ class Elector:
         return True
 
     async def _renew(self) -> Object:
-        held = self._held
+        s, held = self._settings, self._held
         assert held is not None
-        return await self._client.lease("PUT", held | {"spec": held["spec"] | {"renewTime": _now()}})
+        try:
+            return await self._client.lease("PUT", _renewed(held))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            # A renewal whose answer got lost stands all the same: what we hold may only be an older version of it.
+            found = await self._client.get(LEASE, s.namespace, s.name)
+            if (found.get("spec") or {}).get("holderIdentity") != s.identity:
+                raise
+        return await self._client.lease("PUT", _renewed(found))
 
     async def _take(self) -> Object | None:
         s = self._settings
@@ -167,6 +176,10 @@ class Elector:
                 "leaseTransitions": transitions,
             },
         }
+
+
+def _renewed(lease: Object) -> Object:
+    return lease | {"spec": lease["spec"] | {"renewTime": _now()}}
 
 
 def _now() -> str:

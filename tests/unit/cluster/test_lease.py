@@ -18,6 +18,8 @@ class Server:
         self.lease: Object | None = None
         self.version = 0
         self.down = False
+        self.mute = False
+        """What is written is kept, and its answer lost."""
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
         self._answer()
@@ -35,6 +37,8 @@ class Server:
                 raise ApiError(409, "Conflict", "modified")
         self.version += 1
         self.lease = body | {"metadata": body["metadata"] | {"resourceVersion": str(self.version)}}
+        if self.mute:
+            raise ApiError(0, "Timeout", "no answer within 5 s")
         return self.lease
 
     def _answer(self) -> None:
@@ -136,6 +140,22 @@ async def test_a_refused_renewal_is_survived_until_the_deadline(no_sleep: None) 
     clock.now += 10.0
     await a.hold()
     assert not a.leading
+
+
+async def test_a_renewal_whose_answer_was_lost_doesn_t_lose_the_lease() -> None:
+    server, clock = Server(), Clock()
+    a, b = elector(server, clock, "a"), elector(server, clock, "b")
+    await round_of(a)
+    server.mute = True
+    clock.now += 2.0
+    assert not await round_of(a)
+    server.mute = False
+    clock.now += 2.0
+    assert await round_of(a)
+    assert (a.leading, server.holder) == (True, "a")
+    assert not await round_of(b)
+    assert server.lease is not None
+    assert server.lease["spec"]["leaseTransitions"] == 0
 
 
 async def test_a_lease_that_somebody_else_has_taken_is_lost_at_once(no_sleep: None) -> None:
