@@ -205,8 +205,14 @@ class Bed:
     def _annotate_pods(self, node: str, fault: str | None) -> None:
         for pod in self.api.list("Pod"):
             meta = pod["metadata"]
-            if pod["spec"].get("nodeName") == node:
+            if pod["spec"].get("nodeName") != node:
+                continue
+            try:
                 self.api.annotate("Pod", meta["namespace"], meta["name"], **{stages.ANNOTATION_FAULT: fault})
+            except ApiError as error:
+                # Of another test, and gone since it was listed.
+                if error.code != 404:
+                    raise
 
     def children(self) -> dict[str, Child]:
         """The running processes by name, for measuring them."""
