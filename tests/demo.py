@@ -119,7 +119,7 @@ def tell(story: Story) -> tuple[float, float]:
     zero = fleet.wait_event("weight", 60, namespace=NAMESPACE, revision=2, weight=0.0)
     caught = float(zero["at"]) - float(draft["at"])
     story.say(f"its traffic is gone, {caught:.1f} s after its first draft")
-    story.until("the roll-back", lambda: story.status().get("rejected"), 60)
+    story.until("the roll-back", lambda: story.status().get("rejected") and story.is_true("Stalled"), 60)
     (rejected,) = story.status()["rejected"]
     story.say(f"rolled back: {rejected['reason']}: {rejected['message']}")
     if not story.is_true("Available") or not story.is_true("Stalled"):

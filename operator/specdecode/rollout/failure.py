@@ -7,7 +7,7 @@ from specdecode.api import seconds, timestamp
 from specdecode.api.status import FailureStatus, RejectedRevision, RolloutStatus
 
 from . import reasons
-from .draft import Draft
+from .draft import Draft, Word
 from .types import EventNote
 from .waiting import Waiting
 
@@ -94,6 +94,9 @@ def leave(draft: Draft, stable: int, canary: int) -> None:
         draft.events.append(
             EventNote("Warning", reasons.ROLLED_BACK, f"Revision {canary} is gone; {stable} serves: {failure.message}")
         )
+        if failure.reject and draft.desired == canary:
+            # Said with the rejection itself, so that nobody reads one without the other.
+            draft.stalled = Word(reasons.ROLLED_BACK, f"Revision {canary} was rolled back: {failure.message}")
     draft.canary = None
     draft.rollout = RolloutStatus(progress_at=draft.timestamp, held_until=held_until)
     draft.weights = {stable: 100}
