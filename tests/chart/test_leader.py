@@ -73,7 +73,8 @@ def test_the_other_takes_over(bed: Bed, pair: tuple[OperatorProcess, OperatorPro
     bed.api.merge("SpecDecodeDeployment", namespace, "mimo", patch)
 
     def scaled() -> bool:
-        return bool(bed.api.get("StatefulSet", namespace, "mimo-1-decode")["spec"]["replicas"] == 5)
+        found = bed.api.find("StatefulSet", namespace, "mimo-1-decode")
+        return bool(found and found["spec"]["replicas"] == 5)
 
     wait_for("the second to act", scaled, 180)
     by_second = [at for at, _, _ in writers(bed, lost)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -61,7 +60,7 @@ def everything(
     clean(bed, helm3)
 
 
-def _resource(name: str, **spec: Json) -> Json:
+def resource(name: str, **spec: Json) -> Json:
     (body,) = yaml.safe_load_all((ROOT / "examples" / "01-plain.yaml").read_text())
     body = copy.deepcopy(body)
     body["metadata"]["name"] = name
@@ -85,18 +84,18 @@ def _live(bed: Bed, namespace: str) -> None:
     taken: Json = {"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1}
     taken |= {"metadata": {"name": "taken-1", "namespace": namespace}, "data": {}}
     bed.api.create(taken)
-    apply(_resource("taken"))
+    apply(resource("taken"))
     gateway = {"gateway": {"parentRefs": [{"name": "public"}]}}
     swift: Json = {"strategy": "Immediate", "revisionHistoryLimit": 0}
-    apply(_resource("glm", rollout=swift, traffic=gateway))
-    apply(_resource("plain", rollout=swift))
+    apply(resource("glm", rollout=swift, traffic=gateway))
+    apply(resource("plain", rollout=swift))
     with chart_operator(bed):
         wait_for("plain to serve", lambda: stable("plain", 1), 270)
         wait_for("a route", lambda: bed.api.find("HTTPRoute", namespace, "glm"), 180)
         wait_for("the taken name to be told", lambda: "taken" in _told(bed, namespace), 180)
         # Another revision: everything of the old one goes, its record too.
         for name in ("plain", "glm"):
-            changed = _resource(name, rollout=swift)
+            changed = resource(name, rollout=swift)
             changed["spec"]["speculation"] = {"depth": 2}
             apply(changed)
         wait_for("plain's second revision to serve", lambda: stable("plain", 2), 360)
@@ -184,25 +183,3 @@ def _may(bed: Bed, request: Request, group: str, verb: str) -> bool:
     }
     answer = bed.api.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     return bool(answer["status"]["allowed"])
-
-
-def test_with_roles_in_some_namespaces_it_serves_those(bed: Bed, fleet: Fleet, helm3: Helm) -> None:
-    namespace = bed.namespace("only-this")
-    given = ("--set", f"watchNamespaces={{{namespace}}}", "--set", "rbac.clusterReads=true")
-    helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", *given, "--wait")
-    try:
-        since = time.time()
-        with chart_operator(bed, "only-this"):
-            body = _resource("here")
-            body["metadata"]["namespace"] = namespace
-            bed.api.apply(body)
-            wait_for(
-                "it to serve", lambda: is_true(bed.api.get("SpecDecodeDeployment", namespace, "here"), "Ready"), 90
-            )
-        found = list(requests(bed.audit_log, user=USER, since=since))
-        assert found
-        assert [r for r in found if r.code == 403] == []
-        assert {r.namespace for r in found} <= {namespace, NAMESPACE, ""}
-    finally:
-        clean(bed, helm3)
-        bed.kubectl("delete", "namespace", namespace, "--timeout=300s")
