@@ -10,12 +10,12 @@ from typing import Any
 from tests.bed.operator_process import OperatorProcess
 from tests.bed.processes import BedError
 from tests.bench.bars import Bar
-from tests.bench.deployed import COLLAPSED, Deployed
+from tests.bench.deployed import COLLAPSED, NAME, Deployed
 from tests.bench.lab import Lab, Measured, say
 
 _LONGEST = 420.0
 """Seconds of one canary."""
-_IDLE = "Idle 0"
+_NOT_BEGUN, _OVER = "not begun", "over"
 
 
 def measure_kills(lab: Lab, kills: int = 20, together: int = 4) -> Measured:
@@ -80,7 +80,7 @@ def _round(lab: Lab, operator: OperatorProcess, moments: Sequence[float | None])
             "bad": deployed.namespace in bad,
             "killed_after": moment if moment is None else round(moment, 2),
             "killed_in": phase,
-            "met": phase not in ("", _IDLE),
+            "met": phase not in ("", _NOT_BEGUN, _OVER),
             "seconds": round(time.monotonic() - began[deployed.namespace], 1),
             "reason": deployed.rejected().get(2, ""),
             "end": deployed.end(),
@@ -92,6 +92,11 @@ def _round(lab: Lab, operator: OperatorProcess, moments: Sequence[float | None])
 
 
 def _phase(deployed: Deployed) -> str:
+    """Where a canary is; the first Pods of one are made before its status speaks of it."""
+    if deployed.bed.api.find("ControllerRevision", deployed.namespace, f"{NAME}-2") is None:
+        return _NOT_BEGUN
+    if _ended(deployed):
+        return _OVER
     rollout = deployed.status()["rollout"]
     return f"{rollout['phase']} {rollout.get('step', 0)}"
 
