@@ -21,7 +21,7 @@ class OperatorProcess:
 
     Attributes:
         user: name that its requests have in the audit log.
-        child: its process, for measuring it; `child.log` is its output.
+        child: its process, for measuring it.
         url: where its /metrics, /healthz and /readyz are.
     """
 
@@ -52,6 +52,9 @@ class OperatorProcess:
         own += ["--lease-namespace", OPERATOR_NAMESPACE]
         self._command = [*program, *own, *arguments]
         self._name = name
+        # The file goes on from test to test, where operators have the same name.
+        self._log = bed.state / f"{name}.log"
+        self._log_begins = self._log.stat().st_size if self._log.exists() else 0
         self._wait = wait
         self.user = user
         self.url = f"http://{address}"
@@ -69,8 +72,7 @@ class OperatorProcess:
         """Starts it, also again after `kill`. Raises BedError if it ends before it is ready."""
         path = os.pathsep.join([str(ROOT / "operator"), str(ROOT)])
         environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-        log = self._bed.state / f"{self._name}.log"
-        self.child = Child.start(self._name, self._command, log, cwd=ROOT, env=environment)
+        self.child = Child.start(self._name, self._command, self._log, cwd=ROOT, env=environment)
         if self._wait:
             wait_for("the operator", self._is_ready, 180, [self.child])
 
@@ -95,4 +97,5 @@ class OperatorProcess:
         self.child.stop(grace=10)
 
     def log(self) -> str:
-        return self.child.log.read_text(errors="replace")
+        """What this operator has printed so far, also before it was started again."""
+        return self._log.read_bytes()[self._log_begins :].decode(errors="replace")

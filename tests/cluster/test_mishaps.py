@@ -202,25 +202,28 @@ def test_a_frozen_leader_that_wakes_up_writes_nothing(
         lease = bed.api.find("Lease", OPERATOR_NAMESPACE, "specdecode-operator") or {}
         return str(lease.get("spec", {}).get("holderIdentity") or "")
 
-    # Long enough that a busy machine alone doesn't cost the first its Lease.
-    first = operate("--lease-duration", "20", kubeconfig=bed.service_account_kubeconfig(namespace, "one"), user="one")
+    # Long enough that a busy machine alone costs neither its Lease.
+    long = ("--lease-duration", "20")
+    first = operate(*long, kubeconfig=bed.service_account_kubeconfig(namespace, "one"), user="one")
     deployed.wait("the first's turn", lambda: "holding the Lease" in first.log(), 30)
     frozen = holder()
     small(deployed)
-    operate()
+    operate(*long)
     deployed.change()
     deployed.wait_event("first_draft", 60)
     os.kill(first.child.process.pid, signal.SIGSTOP)
     try:
         deployed.wait("the second's turn", lambda: holder() not in ("", frozen), 60)
-        mark = time.time()
+        taken, mark = holder(), time.time()
     finally:
         os.kill(first.child.process.pid, signal.SIGCONT)
     deployed.wait("promotion", lambda: deployed.stable() == 2, 150)
     deployed.wait_ready()
+    assert holder() == taken
     user = f"system:serviceaccount:{namespace}:one"
     late = [r for r in requests(bed.audit_log, user=user, since=mark) if r.is_write]
     assert [f"{r.verb} {r.resource} {r.name}" for r in late] == []
+    assert [r for r in requests(bed.audit_log, user=user) if r.is_write and r.namespace == namespace]
     bed.api.delete("ClusterRoleBinding", None, namespace)
 
 
