@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 SEED ?= 1
 
 .PHONY: help setup demo test test-unit test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
-	test-vllm image-check test-chart clean
+	test-vllm image-check test-chart image release chart-files clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -53,6 +53,16 @@ lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+image: $(STAMP) ## The operator's image by buildah (BASE=IMAGE; else a base by debootstrap); needs root
+	@$(BIN)/python -m tools.operator_image $(if $(BASE),--base $(BASE))
+
+release: $(STAMP) ## Write deploy/specdecode-operator.yaml, the chart for kubectl apply (HELM=PROGRAM; else one built here)
+	@$(BIN)/python -m tools.chart release --helm $(or $(HELM),"$$($(BIN)/python -m tests.bed.helm 3)")
+
+chart-files: $(STAMP) ## Write docs/values.md and the dashboard from what they are made of
+	@$(BIN)/python -m tools.chart values
+	@$(BIN)/python -m tools.dashboard
 
 format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
