@@ -29,6 +29,7 @@ class Request:
         code: HTTP status of the answer.
         sent: body of the request, where the policy keeps it.
         answer: body of the answer, where the policy keeps it: after a write, the object as it then was.
+        forbidden: its user lacks the permission; a 403 for another reason, such as a namespace that ends, isn't that.
     """
 
     at: float
@@ -42,6 +43,7 @@ class Request:
     code: int
     sent: Json | None
     answer: Json | None
+    forbidden: bool = False
 
     @property
     def is_write(self) -> bool:
@@ -67,6 +69,7 @@ def parse(line: str) -> Request | None:
         code=entry.get("responseStatus", {}).get("code", 0),
         sent=entry.get("requestObject"),
         answer=entry.get("responseObject"),
+        forbidden=entry.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid",
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from tests.bed.control_plane import ROOT, Bed, is_true
 from tests.bed.fleet import Fleet
 from tests.bed.processes import BedError, wait_for
 from tests.chart.conftest import clean
-from tests.chart.programs import FULL_NAME, NAMESPACE, RELEASE, Helm, chart_operator
+from tests.chart.programs import FULL_NAME, NAMESPACE, RELEASE, Helm, HelmError, chart_operator
 from tools.chart import CHART
 
 pytestmark = pytest.mark.needs_bed
@@ -43,7 +45,7 @@ def changed_chart(folder: Path, version: str, change: Any) -> Path:
     """A copy of the chart with another version and another CRD."""
     copy = folder / f"chart-{version}"
     shutil.copytree(CHART, copy)
-    about = yaml.safe_load((copy / "Chart.yaml").read_text()) | {"version": version}
+    about = yaml.safe_load((copy / "Chart.yaml").read_text()) | {"version": version, "appVersion": version}
     (copy / "Chart.yaml").write_text(yaml.safe_dump(about))
     file = copy / "files" / "crd.yaml"
     crd = yaml.safe_load(file.read_text())
@@ -158,6 +160,8 @@ def test_an_older_crd_is_upgraded_with_its_objects(
         running = pods(bed)
         # Downgraded without its CRD, the older chart leaves today's, and all that runs.
         older = changed_chart(tmp_path, "0.0.8", drop_guard)
+        with pytest.raises(HelmError, match=r"newer than this chart's 0\.0\.8.*crds\.enabled: false"):
+            helm3("upgrade", RELEASE, older, *where)
         helm3("upgrade", RELEASE, older, *where, "--set", "crds.enabled=false")
         assert "guard" in spec_fields(bed)
         assert pods(bed) == running
@@ -165,11 +169,22 @@ def test_an_older_crd_is_upgraded_with_its_objects(
         clean(bed, helm3)
 
 
-def test_helms_own_test_asks_the_operator(helm3: Helm) -> None:
-    made = helm3("template", RELEASE, CHART, "--namespace", NAMESPACE, "--show-only", "templates/tests/operator.yaml")
+def test_helms_own_test_asks_the_operator(bed: Bed, fleet: Fleet, release: Helm) -> None:
+    """Its script, run here as its Pod would run it: where there is no kubelet, no Pod runs."""
+    made = release("get", "hooks", RELEASE, "--namespace", NAMESPACE)
     pod = yaml.safe_load(made)
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    (script,) = pod["spec"]["containers"][0]["args"]
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["python", "-c"]
+    (script,) = container["args"]
     address = f"http://{FULL_NAME}-metrics.{NAMESPACE}.svc:8081"
     assert f'address = "{address}"' in script
-    compile(script, "helm test", "exec")
+
+    def ran(url: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-c", script.replace(address, url)]
+        return subprocess.run(program, capture_output=True, text=True, timeout=60)
+
+    with chart_operator(bed) as operator:
+        good = ran(operator.url)
+        assert (good.returncode, good.stdout) == (0, "the operator is ready and tells its metrics\n"), good.stderr
+    assert ran(operator.url).returncode != 0

@@ -149,16 +149,26 @@ def test_no_secret_is_read(everything: list[Request]) -> None:
     assert not [r for r in everything if r.resource == "secrets"]
 
 
-def test_without_any_one_rule_something_is_refused(bed: Bed, everything: list[Request]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "namespace", "name"), [("ClusterRole", None, FULL_NAME), ("Role", NAMESPACE, f"{FULL_NAME}-lease")]
+)
+def test_without_any_one_rule_something_is_refused(
+    bed: Bed, everything: list[Request], kind: str, namespace: str | None, name: str
+) -> None:
     """Takes each rule away in turn, and asks the API server whether all that was done would still be allowed."""
-    whole = bed.api.get("ClusterRole", None, FULL_NAME)
-    for left_out, rule in enumerate(whole["rules"]):
-        fewer = [other for number, other in enumerate(whole["rules"]) if number != left_out]
-        bed.api.merge("ClusterRole", None, FULL_NAME, {"rules": fewer})
-        group, resource, verb = sorted(granted([rule]))[0]
-        asked = next(r for r in everything if _matches(r, resource, verb))
-        wait_for(f"{rule} to be missed", lambda p=(asked, group, verb): not _may(bed, *p), 10)
-    bed.api.merge("ClusterRole", None, FULL_NAME, {"rules": whole["rules"]})
+    whole = bed.api.get(kind, namespace, name)["rules"]
+    assert len(whole) > 1
+    try:
+        for left_out, rule in enumerate(whole):
+            fewer = [other for number, other in enumerate(whole) if number != left_out]
+            bed.api.merge(kind, namespace, name, {"rules": fewer})
+            group, resource, verb = sorted(granted([rule]))[0]
+            asked = next(r for r in everything if _matches(r, resource, verb))
+            wait_for(f"{rule} to be missed", lambda p=(asked, group, verb): not _may(bed, *p), 10)
+            bed.api.merge(kind, namespace, name, {"rules": whole})
+            wait_for(f"{rule} to be back", lambda p=(asked, group, verb): _may(bed, *p), 10)
+    finally:
+        bed.api.merge(kind, namespace, name, {"rules": whole})
 
 
 def _matches(request: Request, resource: str, verb: str) -> bool:

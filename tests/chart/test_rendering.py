@@ -145,6 +145,7 @@ def test_images(renderer: Helm, tmp_path: Path) -> None:
         ({"prometheusRule": {"disabled": ["NoSuchAlert"]}}, "disabled"),
         ({"serviceMonitor": {"interval": 30}}, "interval"),
         ({"commonLabels": {"a": 1}}, "commonLabels"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "podLabels"),
         ({"leaderElection": {"durationSeconds": 8}}, "leaderElection.durationSeconds: 8 is too short"),
         (
             {"serviceMonitor": {"enabled": True}, "metrics": {"service": {"enabled": False}}},

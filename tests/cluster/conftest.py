@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.bed.control_plane import Bed
+from tests.bed.audit import requests
+from tests.bed.control_plane import OPERATOR, Bed
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess
 from tests.bed.recorder import Recorder
@@ -17,11 +18,16 @@ from tests.bed.recorder import Recorder
 
 @pytest.fixture(scope="session")
 def bed() -> Iterator[Bed]:
-    """A control plane with our CRD and the Gateway API's."""
+    """A control plane with our CRD and the Gateway API's.
+
+    Its operator has the chart's permissions and no others: at the end it must never have asked for more.
+    """
     with Bed() as running:
         running.install_gateway_api()
         running.install_crds()
         yield running
+        asked = list(requests(running.audit_log, user=OPERATOR))
+        assert [request for request in asked if request.forbidden] == []
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.bed.audit import count_writes, parse, requests
 
 
 def line(
-    verb: str, resource: str, code: int = 200, *, user: str = "op", sub: str = "", second: int = 0, **more: str
+    verb: str, resource: str, code: int = 200, *, user: str = "op", sub: str = "", second: int = 0, **more: object
 ) -> str:
     ref = {"resource": resource, "namespace": "team", "name": "llm", "subresource": sub}
     entry = {
@@ -47,6 +47,15 @@ def test_reads_refusals_and_dry_runs_are_no_writes(tmp_path: Path) -> None:
         + line("patch", "pods", stage="ResponseStarted")
     )
     assert count_writes(log) == {}
+
+
+def test_a_lack_of_permission_is_told_from_other_refusals() -> None:
+    decision = "authorization.k8s.io/decision"
+    lacking = parse(line("patch", "pods", 403, annotations={decision: "forbid"}))
+    ending = parse(line("patch", "pods", 403, annotations={decision: "allow"}))
+    assert lacking is not None
+    assert ending is not None
+    assert (lacking.forbidden, ending.forbidden) == (True, False)
 
 
 def test_writes_are_counted_by_user_verb_and_resource(tmp_path: Path) -> None:
