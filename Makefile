@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 SEED ?= 1
 
 .PHONY: help setup demo test test-unit test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
-	test-vllm image-check test-chart image release chart-files clean
+	test-vllm image-check test-chart image images image-router image-vllm test-images release chart-files node-up node-down test-node clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -45,6 +45,16 @@ test-chart: $(STAMP) ## The chart in full: helm, promtool, Prometheus, buildah (
 	@$(BIN)/python -m tests.bed build
 	$(BIN)/python -m pytest tests/chart
 
+node-up: $(STAMP) ## Keep a real node up (kubelet, containerd), and print how to enter; needs root
+	@$(BIN)/python -m tests.node up
+
+node-down: $(STAMP) ## Take it down
+	@$(BIN)/python -m tests.node down
+
+test-node: $(STAMP) ## The product on a real node: real images, real vLLM on this CPU, a real fall; needs root
+	@$(BIN)/python -m tests.node check
+	$(BIN)/python -m pytest tests/node
+
 image-check: $(STAMP) ## The patch series against the untouched wheels of both versions (500 MB the first time)
 	$(BIN)/python -m pytest tests/vllm/test_series.py
 
@@ -56,6 +66,17 @@ lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 
 image: $(STAMP) ## The operator's image by buildah (BASE=IMAGE; else a base by debootstrap); needs root
 	@$(BIN)/python -m tools.operator_image $(if $(BASE),--base $(BASE))
+
+images: image-router image-vllm ## The two images that serve: the router's, and vLLM's CPU variant
+
+image-router: $(STAMP) ## The router's image by buildah (BASE=IMAGE as above); needs root
+	@$(BIN)/python -m tools.serving_images router $(if $(BASE),--base $(BASE))
+
+image-vllm: $(STAMP) ## vLLM with the patches, for CPUs, by buildah (BASE=IMAGE as above; 4 GB); needs root
+	@$(BIN)/python -m tools.serving_images vllm $(if $(BASE),--base $(BASE))
+
+test-images: images ## What Pods run from the two images, run from them
+	$(BIN)/python -m pytest tests/images
 
 release: $(STAMP) ## Write deploy/specdecode-operator.yaml, the chart for kubectl apply (HELM=PROGRAM; else one built here)
 	@$(BIN)/python -m tools.chart release --helm $(or $(HELM),"$$($(BIN)/python -m tests.bed.helm 3)")

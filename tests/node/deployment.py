@@ -1,0 +1,188 @@
+"""One SpecDecodeDeployment of the tiny model, and what can be seen of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.bed.api import Json
+from tests.bed.control_plane import is_true
+from tests.bed.processes import BedError, wait_for
+from tests.node.models import GOOD, PATH
+from tests.node.node import Node
+from tests.node.product import VLLM
+
+KIND: Final = "SpecDecodeDeployment"
+NAME: Final = "tiny"
+
+
+def manifest(namespace: str, image: str) -> Json:
+    """1 prefill, 1 decode and 1 router Pod, steps 50 and 100 %, judged every 2 s.
+
+    Args:
+        namespace: of the resource.
+        image: vLLM's, or the stand-in's.
+    """
+    real = image == VLLM
+    small = {"requests": {"cpu": "100m", "memory": "800Mi" if real else "20Mi"}}
+    variables = {
+        "OMP_NUM_THREADS": "1",
+        "UCX_TLS": "tcp,self",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    return {
+        "apiVersion": "specdecode.dev/v1alpha1",
+        "kind": KIND,
+        "metadata": {"name": NAME, "namespace": namespace},
+        "spec": {
+            "model": {
+                "name": "tiny",
+                "servedName": "tiny",
+                "source": {"volume": {"claimName": GOOD, "path": PATH}},
+            },
+            "speculation": {"depth": 3},
+            "engine": {
+                "image": image,
+                "device": "Cpu",
+                "args": {
+                    "dtype": "float32",
+                    "enforce-eager": "",
+                    "max-model-len": "1024",
+                    "max-num-seqs": "8",
+                    "block-size": "32",
+                    "kv-cache-memory-bytes": "67108864",
+                    # What clients see of a revision; they count by it.
+                    "fingerprint-mode": "custom",
+                    "fingerprint-value": "first",
+                },
+                "env": [{"name": name, "value": value} for name, value in variables.items()] if real else [],
+            },
+            "topology": {
+                "prefill": {"replicas": 1, "resources": small, "drain": "30s"},
+                "decode": {"replicas": 1, "resources": small, "drain": "30s"},
+                "router": {"replicas": 1, "policy": "round_robin", "requestTimeout": "60s"},
+            },
+            "rollout": {
+                "capacity": {"prefill": {"maxSurge": 1}, "decode": {"maxSurge": 1}},
+                "steps": [{"weight": 50}, {"weight": 100}],
+                "promotionDelay": "5s",
+                "analysis": {"interval": "2s", "minRequests": 10, "connectionSplit": "Trust"},
+            },
+        },
+    }
+
+
+class Deployment:
+    """A resource; apply it, change it, wait for what becomes of it.
+
+    Attributes:
+        node: where it is.
+        namespace: its own.
+        resource: as it was applied last.
+    """
+
+    def __init__(self, node: Node, resource: Json) -> None:
+        self.node = node
+        self.namespace = str(resource["metadata"]["namespace"])
+        self.resource = resource
+
+    def apply(self) -> None:
+        self.node.kubectl("apply", "-f", "-", stdin=json.dumps(self.resource))
+
+    def change(self, revision: str, patch: Mapping[str, Any]) -> None:
+        """Merges into the spec, and gives the clients a new name to count by."""
+        self.adjust({**patch, "engine": {**patch.get("engine", {}), "args": {"fingerprint-value": revision}}})
+
+    def adjust(self, patch: Mapping[str, Any]) -> None:
+        """Merges into the spec what makes no new revision, such as replicas."""
+        self.resource = copy.deepcopy(self.resource)
+        _merge(self.resource["spec"], patch)
+        self.apply()
+
+    def delete(self) -> None:
+        """Takes it away, with all that it owns."""
+        self.node.kubectl("delete", KIND, NAME, "-n", self.namespace, "--ignore-not-found", "--cascade=foreground")
+
+    @property
+    def entry(self) -> str:
+        """URL of the entry Service, by its cluster address."""
+        address = self.node.api.get("Service", self.namespace, NAME)["spec"]["clusterIP"]
+        return f"http://{address}"
+
+    def status(self) -> Json:
+        found: Json = self.node.api.get(KIND, self.namespace, NAME).get("status", {})
+        return found
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        """Status, reason and message of a condition; empty texts without it."""
+        for found in self.status().get("conditions", []):
+            if found["type"] == kind:
+                return found["status"], found["reason"], found["message"]
+        return "", "", ""
+
+    def is_true(self, kind: str) -> bool:
+        return self.condition(kind)[0] == "True"
+
+    def stable(self) -> int | None:
+        revision: int | None = (self.status().get("stable") or {}).get("revision")
+        return revision
+
+    def canary(self) -> int | None:
+        revision: int | None = (self.status().get("canary") or {}).get("revision")
+        return revision
+
+    def rejected(self) -> dict[int, str]:
+        """Rejected revisions, with the reason."""
+        return {found["revision"]: found["reason"] for found in self.status().get("rejected", [])}
+
+    def ready(self, role: str, revision: int | None = None) -> list[Json]:
+        """Its Pods that are ready and not ending."""
+        return [pod for pod in self.pods(role, revision) if is_true(pod, "Ready")]
+
+    def pods(self, role: str = "", revision: int | None = None) -> list[Json]:
+        """Its Pods that aren't ending."""
+        selector = [f"specdecode.dev/deployment={NAME}"]
+        selector += [f"specdecode.dev/role={role}"] if role else []
+        selector += [f"specdecode.dev/revision={revision}"] if revision else []
+        found = self.node.api.list("Pod", self.namespace, ",".join(selector))
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def why(self) -> str:
+        """What `kubectl specdecode why` says."""
+        program = Path(sys.executable).with_name("kubectl-specdecode")
+        environment = os.environ | {"KUBECONFIG": str(self.node.kubeconfig)}
+        command = [str(program), "why", NAME, "-n", self.namespace]
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return told.stdout
+
+    def wait(self, what: str, holds: Callable[[], object], seconds: float, pause: float = 0.5) -> None:
+        """Looks every ``pause`` seconds.
+
+        Raises:
+            BedError: it doesn't come; with what the resource and its Pods say.
+        """
+        try:
+            wait_for(f"{self.namespace}: {what}", holds, seconds, pause=pause)
+        except BedError as error:
+            conditions = self.status().get("conditions", [])
+            said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in conditions]
+            pods = self.node.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
+            raise BedError("\n  ".join([str(error), *said]) + f"\n{pods}") from None
+
+    def wait_ready(self, seconds: float = 600.0) -> None:
+        self.wait("Ready", lambda: self.is_true("Ready"), seconds)
+
+
+def _merge(into: dict[str, Any], patch: Mapping[str, Any]) -> None:
+    for key, value in patch.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

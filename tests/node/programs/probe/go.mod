@@ -1,0 +1,3 @@
+module specdecode.dev/node/probe
+
+go 1.26.0

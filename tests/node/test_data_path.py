@@ -1,0 +1,139 @@
+"""What clients notice while Pods come, go and die, with the real router, proxy, kube-proxy and DNS before stand-ins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.node.deployment import Deployment
+from tests.node.load import Load, Outcome
+from tests.node.models import Models
+
+RATE = 10.0
+
+
+@pytest.fixture
+def load(light: Deployment, weights: Models) -> Load:
+    return Load(light.entry, "tiny", weights.good.cycle, rate=RATE, tokens=48)
+
+
+def scale(deployment: Deployment, role: str, replicas: int) -> None:
+    """Changes a role's replicas, and waits until that many Pods are ready and no others are left."""
+    deployment.adjust({"topology": {role: {"replicas": replicas}}})
+
+    def reached() -> bool:
+        return len(deployment.ready(role)) == replicas and deployment.is_true("Ready")
+
+    deployment.wait(f"{replicas} {role} Pods", reached, 180)
+
+
+def kill(deployment: Deployment, role: str) -> str:
+    """Takes a ready Pod of a role away at once, without any grace; its name."""
+    name: str = deployment.ready(role)[0]["metadata"]["name"]
+    deployment.node.kubectl("delete", "pod", name, "-n", deployment.namespace, "--force", "--grace-period=0")
+    return name
+
+
+def settle(load: Load, seconds: float = 5.0) -> None:
+    """Traffic goes on for a while."""
+    time.sleep(seconds)
+
+
+def _told(lost: list[Outcome], at: float) -> list[str]:
+    return [f"{found.sent - at:+.2f} s {'stream' if found.stream else 'plain'} {found.failure}" for found in lost]
+
+
+def test_growing_and_shrinking_lose_nothing(light: Deployment, load: Load) -> None:
+    with load:
+        for role in ("decode", "prefill"):
+            scale(light, role, 2)
+            settle(load)
+            scale(light, role, 1)
+            settle(load)
+        gone = lambda: len(light.pods("decode")) == len(light.pods("prefill")) == 1  # noqa: E731
+        light.wait("the spare Pods to go", gone, 120)
+    assert load.failed() == []
+    assert load.wrong() == []
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+def test_a_killed_engine_loses_only_what_was_inside(
+    light: Deployment, load: Load, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scale(light, role, 2)
+    with load:
+        settle(load)
+        at = time.time()
+        kill(light, role)
+        light.wait("another Pod", lambda: len(light.ready(role)) == 2, 120)
+        settle(load)
+    lost = load.failed()
+    with capsys.disabled():
+        print(
+            f"\nkilled a {role} Pod of 2: {load.summary()}; lost: {[(round(o.sent - at, 2), o.failure) for o in lost]}"
+        )
+    assert load.wrong() == []
+    # A stream that had begun can't be begun again; whatever hadn't is asked once more, of another Pod.
+    assert all(o.stream and o.sent < at + 1 for o in lost)
+
+
+def test_a_killed_router_loses_only_what_was_inside(
+    light: Deployment, load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scale(light, "router", 2)
+    with load:
+        settle(load)
+        at = time.time()
+        kill(light, "router")
+        light.wait("another router", lambda: len(light.ready("router")) == 2, 120)
+        settle(load)
+    lost = load.failed()
+    with capsys.disabled():
+        print(
+            f"\nkilled a router Pod of 2: {load.summary()}; lost: {[(round(o.sent - at, 2), o.failure) for o in lost]}"
+        )
+    assert load.wrong() == []
+    # Its requests, and those that the Service still sent to its address.
+    assert all(o.done > at and o.sent < at + 5 for o in lost)
+
+
+def test_a_deleted_router_loses_nothing(light: Deployment, load: Load) -> None:
+    scale(light, "router", 2)
+    name = light.ready("router")[0]["metadata"]["name"]
+    with load:
+        settle(load)
+        light.node.kubectl("delete", "pod", name, "-n", light.namespace)  # returns when it is gone
+        light.wait("another router", lambda: len(light.ready("router")) == 2, 120)
+        settle(load)
+    assert load.failed() == []
+    assert load.wrong() == []
+
+
+def test_serving_needs_no_api_server(light: Deployment, load: Load) -> None:
+    server = light.node.process("kube-apiserver")
+    with load:
+        settle(load)
+        os.kill(server, signal.SIGSTOP)
+        try:
+            settle(load, 20)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        light.wait("the API server", _answers(light), 60)
+        settle(load)
+    assert load.failed() == []
+    assert load.wrong() == []
+
+
+def _answers(deployment: Deployment) -> Callable[[], object]:
+    def asked() -> bool:
+        try:
+            deployment.status()
+        except OSError:
+            return False
+        return True
+
+    return asked
