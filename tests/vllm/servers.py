@@ -34,16 +34,18 @@ PREFILL_PARAMS = {
 
 @dataclass(frozen=True)
 class Platform:
-    """How vLLM is started: interpreter, environment over the process's own, long options, flags."""
+    """How vLLM is started: command of ``vllm serve``, environment over the process's own, long options, flags."""
 
-    python: str
+    serve: tuple[str, ...]
     environment: Mapping[str, str]
     arguments: Mapping[str, str]
     flags: tuple[str, ...] = ()
 
 
+SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
+"""``vllm serve`` as arguments of the interpreter that has it."""
 CPU = Platform(
-    python=str(VENV / "bin/python"),
+    serve=(str(VENV / "bin/python"), *SERVE),
     environment=OFFLINE
     | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -183,7 +185,7 @@ def engine(
         StartError: it ended, or wasn't healthy in time.
     """
     fixed = {"host": "127.0.0.1", "port": str(port), "served-model-name": SERVED_NAME}
-    command = [platform.python, "-m", "vllm.entrypoints.cli.main", "serve", str(model)]
+    command = [*platform.serve, str(model)]
     for name, value in (fixed | dict(platform.arguments) | dict(arguments)).items():
         command += [f"--{name}", value]
     command += [f"--{flag}" for flag in (*platform.flags, *flags)]

@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.vllm.servers import Engine, engine, in_parallel, post, speculative
+from specdecode.scrape.exposition import engine_page
+from tests.vllm.servers import CPU, Engine, StartError, engine, in_parallel, post, speculative
 from tests.vllm.tiny_mtp import TinyModel, build
 from tests.vllm.view import look, since
 
@@ -80,7 +83,7 @@ def test_depth_schedule_is_told_and_drafted_tokens_follow_it(
 ) -> None:
     model = build(tmp_path_factory.mktemp("model"), 0.9)
     schedule = speculative(DEPTH, num_speculative_tokens_per_batch_size=[[1, 1, 3], [2, 8, 1]])
-    told = schedule | {"additional-config": json.dumps({"spec_decode_host_copy": "always"})}
+    told = schedule | host_copy("always")
     with engine(model.path, 8110, logs / "schedule.log", told) as server:
         start = look(server)
         assert start.info is not None
@@ -109,18 +112,23 @@ def test_depth_schedule_is_told_and_drafted_tokens_follow_it(
             assert right == pytest.approx(model.predict(DEPTH).per_position[1], abs=0.15)
 
 
-def test_a_request_is_refused_in_clear_for_an_unknown_mode(tmp_path: Path) -> None:
+def test_an_unknown_mode_ends_the_engine_in_clear(tmp_path: Path) -> None:
     model = build(tmp_path / "model", 0.9)
-    told = speculative(DEPTH) | {"additional-config": json.dumps({"spec_decode_host_copy": "sometimes"})}
+    told = speculative(DEPTH) | host_copy("sometimes")
     with (
-        pytest.raises(Exception, match="use one of auto, always, never"),
+        pytest.raises(StartError, match="spec_decode_host_copy is 'sometimes'; use one of auto, always, never"),
         engine(model.path, 8111, tmp_path / "log", told),
     ):
         pass
 
 
-def test_structured_output_works_with_the_series(servers: dict[float, tuple[Engine, TinyModel]]) -> None:
-    server, _ = servers[0.9]
+def host_copy(mode: str) -> dict[str, str]:
+    """Arguments for this mode."""
+    return {"additional-config": json.dumps({"spec_decode_host_copy": mode})}
+
+
+def chosen(server: Engine, **more: Any) -> Any:
+    """A chat completion whose answer is one of two words."""
     body = {
         "model": "tiny",
         "messages": [{"role": "user", "content": "a"}],
@@ -128,6 +136,56 @@ def test_structured_output_works_with_the_series(servers: dict[float, tuple[Engi
         "temperature": 0,
         "structured_outputs": {"choice": ["ac", "de"]},
     }
-    answer = post(f"{server.url}/v1/chat/completions", body)
+    return post(f"{server.url}/v1/chat/completions", body | more)
+
+
+def test_structured_output_works_with_the_series(servers: dict[float, tuple[Engine, TinyModel]]) -> None:
+    server, _ = servers[0.9]
+    answer = chosen(server)
     assert answer.status == 200, answer.body
     assert answer.body["choices"][0]["message"]["content"] in ("ac", "de")
+
+
+def test_never_refuses_what_needs_the_ids_on_the_host(tmp_path: Path) -> None:
+    """As on a GPU: a plugin of this test's makes the mode that was asked for the one in force, which on a CPU it
+    never is. What follows from it for a request is vLLM's own code."""
+    (tmp_path / "as_on_a_gpu.py").write_text(
+        "from vllm.v1.spec_decode import host_copy\n\n\ndef install():\n"
+        "    host_copy.effective_host_copy = lambda config: (host_copy.asked_host_copy(config), '')\n"
+    )
+    info = tmp_path / "as_on_a_gpu-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: as-on-a-gpu\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nas_on_a_gpu = as_on_a_gpu:install\n")
+    platform = replace(CPU, environment={**CPU.environment, "PYTHONPATH": str(tmp_path)})
+    model = build(tmp_path / "model", 0.9)
+    told = speculative(DEPTH) | host_copy("never")
+    with engine(model.path, 8112, tmp_path / "log", told, platform=platform) as server:
+        refused = chosen(server)
+        assert refused.status == 400, refused.body
+        assert "structured_outputs needs draft token ids on the host" in json.dumps(refused.body)
+        # Model Runner V1, which a CPU has, needs them for these too.
+        prompt = model.prompts(1, 20, seed=1)[0]
+        for name, value in (("presence_penalty", 0.5), ("frequency_penalty", 0.5), ("repetition_penalty", 1.1)):
+            answer = server.complete(prompt, 4, **{name: value})
+            assert answer.status == 400, (name, answer.body)
+            assert name in json.dumps(answer.body)
+        assert server.complete(prompt, 20).token_ids == model.successors(prompt[-1], 20)
+
+
+def test_every_engine_of_a_server_has_both_metrics(tmp_path: Path) -> None:
+    """Two data-parallel engines behind two processes that serve the API: what one process alone shows won't do."""
+    platform = replace(CPU, environment={**CPU.environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
+    model = build(tmp_path / "model", 0.9)
+    told = speculative(DEPTH) | {"data-parallel-size": "2", "api-server-count": "2"}
+    with engine(model.path, 8113, tmp_path / "log", told, platform=platform) as server:
+        prompts = model.prompts(16, 50, seed=6)
+        answers = in_parallel([lambda p=prompt: server.complete(p, 40) for prompt in prompts], width=8)
+        assert [answer.token_ids for answer in answers] == [model.successors(prompt[-1], 40) for prompt in prompts]
+        page = engine_page(server.metrics(), t=0.0, arm="stable", pod="uid", prefill_apart=False)
+    assert [sample.engine for sample in page.samples] == ["0", "1"]
+    assert sorted(page.info) == ["0", "1"]
+    for sample in page.samples:
+        assert sample.drafts > 0
+        assert sample.drafted_per_pos == (sample.drafts,) * DEPTH
+        assert page.info[sample.engine]["depth"] == str(DEPTH)

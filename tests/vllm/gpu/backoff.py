@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.vllm.exposition import counter
 from tests.vllm.gpu.multi_module import MODULES, MultiModuleModel, build
-from tests.vllm.servers import OFFLINE, Engine, Platform, disaggregated, engine, nixl, post, speculative
+from tests.vllm.servers import OFFLINE, SERVE, Engine, Platform, disaggregated, engine, nixl, post, speculative
 
 TOKENS = 41  # generated per request for the acceptance length
 KV_TOKENS = 24  # generated before the caches are compared
@@ -44,12 +44,12 @@ class Result:
     where: list[dict[int, int]]
 
 
-def platform(depth: int, prefix_caching: bool) -> Platform:
-    """vLLM on the GPU, small enough that six servers share it."""
+def platform(depth: int, prefix_caching: bool, ranks: int) -> Platform:
+    """vLLM on the GPU (on the first ``ranks`` of them), small enough that six servers share it."""
     sizes = [(depth + 1) * requests for requests in (1, 2, 4, 8, 16)]
     graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
     return Platform(
-        python=sys.executable,
+        serve=(sys.executable, *SERVE),
         environment=OFFLINE | {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_SERVER_DEV_MODE": "1"},
         arguments={
             "dtype": "bfloat16",
@@ -57,6 +57,7 @@ def platform(depth: int, prefix_caching: bool) -> Platform:
             "max-num-seqs": "16",
             "gpu-memory-utilization": "0.1",
             "kv-cache-memory-bytes": "1G",
+            "tensor-parallel-size": str(ranks),
             "compilation-config": json.dumps(graphs),
             "worker-extension-cls": "tests.vllm.gpu.kv_trace.KvTrace",
         },
@@ -66,7 +67,7 @@ def platform(depth: int, prefix_caching: bool) -> Platform:
 
 @contextmanager
 def pair(
-    model: Path, depth: int, mode: str, port: int, logs: Path, prefix_caching: bool, connector: str
+    model: Path, depth: int, mode: str, port: int, logs: Path, prefix_caching: bool, connector: str, ranks: int = 1
 ) -> Iterator[tuple[Engine, Engine]]:
     """A prefill and a decode server with this depth and mode."""
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
@@ -77,7 +78,7 @@ def pair(
                 logs / f"{mode}{depth}{role}.log",
                 speculative(depth) | nixl(role, connector=connector, device="cuda", lookahead_backoff=mode),
                 side_channel=port + 1000 + at,
-                platform=platform(depth, prefix_caching),
+                platform=platform(depth, prefix_caching, ranks),
             )
             for at, role in enumerate(("kv_producer", "kv_consumer"))
         ]
@@ -144,9 +145,10 @@ def measure(
     compare: bool,
     prefix_caching: bool,
     connector: str,
+    ranks: int,
 ) -> Result:
     """Start a pair, measure it, end it."""
-    with pair(model.path, depth, mode, port, out, prefix_caching, connector) as (prefill, decode):
+    with pair(model.path, depth, mode, port, out, prefix_caching, connector, ranks) as (prefill, decode):
         info = next(line for line in decode.metrics().splitlines() if line.startswith("vllm:spec_decode_config_info{"))
         in_force = info.partition('lookahead_backoff="')[2].partition('"')[0]
         warm = model.prompts(offset=20, count=4, seed=1)
@@ -177,6 +179,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, help="sliding window of the MTP modules")
     parser.add_argument("--prefix-caching", action="store_true")
     parser.add_argument("--connector", default="NixlConnector")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of each server")
     parser.add_argument("--scratch", type=Path, default=Path("/dev/shm/specdecode"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -195,9 +198,11 @@ def main() -> None:
                     mode,
                     8100 + 10 * at,
                     options.scratch,
-                    options.window is None and not options.prefix_caching,
+                    # A cache in parts, or one that holds less than the whole, can't be compared slot by slot.
+                    options.window is None and not options.prefix_caching and options.tensor_parallel_size == 1,
                     options.prefix_caching,
                     options.connector,
+                    options.tensor_parallel_size,
                 )
                 for at, mode in enumerate(options.modes.split(","))
             ]

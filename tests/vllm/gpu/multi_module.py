@@ -99,7 +99,7 @@ def build(folder: Path, seed: int = 0, window: int | None = None) -> MultiModule
         weights |= {f"{prefix}eh_proj.weight": project, f"{prefix}shared_head.head.weight": head}
     _check(embedding, head, project, attention["o"], cycle, decoy)
     write_safetensors(folder / "model.safetensors", weights)
-    write_json(folder / "config.json", _config(size, window))
+    write_json(folder / "config.json", config(size, LAYERS, MODULES, window))
     write_json(folder / "generation_config.json", {"eos_token_id": 0, "pad_token_id": 0, "do_sample": False})
     return MultiModuleModel(folder, tuple(cycle))
 
@@ -164,17 +164,17 @@ def _check(embedding: Array, head: Array, project: Array, out: Array, cycle: lis
     assert ((norm(fed) @ head.T).argmax(axis=1) == target).all()
 
 
-def _config(vocabulary_size: int, window: int | None) -> dict[str, object]:
-    layers = LAYERS + MODULES
-    kinds = ["full_attention"] * LAYERS + ["sliding_attention" if window else "full_attention"] * MODULES
+def config(vocabulary_size: int, layers: int, modules: int, window: int | None = None) -> dict[str, object]:
+    """The checkpoint's config.json, with this module's sizes."""
+    kinds = ["full_attention"] * layers + ["sliding_attention" if window else "full_attention"] * modules
     return ({"sliding_window": window} if window else {}) | {
         "architectures": ["Step3p5ForCausalLM"],
         "model_type": "step3p5",
         "torch_dtype": "bfloat16",
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": LAYERS,
-        "num_nextn_predict_layers": MODULES,
+        "num_hidden_layers": layers,
+        "num_nextn_predict_layers": modules,
         "num_attention_heads": HEADS,
         "num_attention_groups": KV_HEADS,
         "head_dim": HEAD_DIM,
@@ -184,7 +184,7 @@ def _config(vocabulary_size: int, window: int | None) -> dict[str, object]:
         "rms_norm_eps": EPS,
         "rope_theta": 10000.0,
         "layer_types": kinds,
-        "mlp_layer_types": ["dense"] * layers,
+        "mlp_layer_types": ["dense"] * (layers + modules),
         "per_layer_config": None,
         "use_head_wise_attn_gate": False,
         "tie_word_embeddings": False,
