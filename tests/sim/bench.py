@@ -23,8 +23,8 @@ from specdecode.acceptance.kernel import SHARES
 from tests.sim import checks
 from tests.sim.law import mean_accepted
 from tests.sim.naive import METHODS
-from tests.sim.oracle import Oracle, first_above, threshold
-from tests.sim.ours import NEVER, Cell, Counts, Outcome, factor, grouped, history_curve, observed, play, settings
+from tests.sim.oracle import oracle, first_above, threshold
+from tests.sim.ours import NEVER, Cell, Counts, Outcome, factor, grouped, observed, pasts, play, settings
 from tests.sim.traffic import LOOK, ArmTraffic, Array, Traffic, simulate
 
 MARGIN, ERROR = 0.05, 0.01
@@ -32,7 +32,7 @@ LOOKS = 720
 PODS = {1: 4, 2: 8, 8: 16}
 HARMLESS = (0.0, 0.025, 0.05)
 FALLS = [Cell(f, on) for f in (0.1, 0.2) for on in (0, 120, 360)]
-PASTS = 100
+PASTS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Job:
     traffic: Traffic
     runs: int
     seed: int
+    past: int
 
 
 def scenarios() -> list[Traffic]:
@@ -64,9 +65,9 @@ def run(job: Job) -> dict[str, Any]:
     ones = np.ones(LOOKS)
     out: dict[str, Any] = {"drafts": np.cumsum(canary.drafts.sum(axis=2), axis=1), "ours": {}}
     for pods, stable_pods in PODS.items():
-        past = history_curve(traffic, rng, runs=min(PASTS, job.runs), hours=4.0, pods=stable_pods)
-        pick = rng.integers(0, past.squares.shape[0], job.runs)
-        past = Curve(past.base, *(a[pick] for a in past.arrays()))
+        known = pasts(traffic, job.past, PASTS, tuple(PODS.values()))[stable_pods]
+        pick = rng.integers(0, PASTS, job.runs)
+        past = Curve(known.base, *(a[pick] for a in known.arrays()))
         cells = [Cell(f) for f in (*HARMLESS, 2.0 * MARGIN)]
         if pods == 1:
             cells = [Cell(f) for f in HARMLESS] + FALLS
@@ -86,18 +87,18 @@ def _fallen(arm: ArmTraffic, traffic: Traffic, cell: Cell, per_draft: float, rng
 
 def _others(traffic: Traffic, seen: dict[Cell, Counts], stable: Counts) -> dict[str, Any]:
     """Scores of the oracle and of the naive methods, by run and look (float32 for size)."""
-    oracle, null = Oracle(traffic, LOOKS, MARGIN), seen[Cell(MARGIN)]
+    law, null = oracle(traffic, LOOKS, MARGIN), seen[Cell(MARGIN)]
     tests: dict[Any, Array] = {
-        ("pass", None): oracle.from_start(null, stable, MARGIN),
-        ("pass", Cell()): oracle.from_start(seen[Cell()], stable, MARGIN),
+        ("pass", None): law.from_start(null, stable, MARGIN),
+        ("pass", Cell()): law.from_start(seen[Cell()], stable, MARGIN),
     }
     for fall in (0.1, 0.2):
         shift = MARGIN - fall
-        tests[("start", fall, None)] = oracle.from_start(null, stable, shift)
-        tests[("late", fall, None)] = oracle.any_onset(null, stable, shift)
+        tests[("start", fall, None)] = law.from_start(null, stable, shift)
+        tests[("late", fall, None)] = law.any_onset(null, stable, shift)
         for cell in FALLS:
             if cell.fall == fall:
-                which = oracle.any_onset if cell.onset else oracle.from_start
+                which = law.any_onset if cell.onset else law.from_start
                 tests[("late" if cell.onset else "start", fall, cell)] = which(seen[cell], stable, shift)
     naive = {
         (method, cell): score(counts, stable, MARGIN).astype(np.float32)
@@ -169,7 +170,7 @@ def judge(results: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]], lis
 
 def _against(result: dict[str, Any], cell: Cell, tuned: dict[str, float], share: float) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    oracle, drafts = result["oracle"], result["drafts"]
+    best, drafts = result["oracle"], result["drafts"]
     if cell in FALLS:
         kind = "late" if cell.onset else "start"
         level = threshold(oracle[(kind, cell.fall, None)], share)
@@ -232,7 +233,7 @@ def main(arguments: list[str]) -> int:
         size = 100 if traffic.running >= 200.0 else 250
         for k in range(-(-runs // size)):
             left = min(size, runs - k * size)
-            jobs.append((name(traffic), Job(traffic, left, seed * 1_000_003 + len(jobs))))
+            jobs.append((name(traffic), Job(traffic, left, seed * 1_000_003 + len(jobs), seed)))
     parts: dict[str, list[dict[str, Any]]] = {}
     with ProcessPoolExecutor(int(options.get("PROCESSES", "2"))) as pool:
         for (scenario, _), part in zip(jobs, pool.map(run, [job for _, job in jobs]), strict=True):

@@ -41,14 +41,15 @@ def survival_integral(traffic: Traffic, x: Array) -> Array:
 
 def covariance(traffic: Traffic, running: float, looks: int, *, from_empty: bool) -> NDArray[np.float64]:
     """Covariance of an arm's surplus by look, shape (looks, looks)."""
-    points = (np.arange(looks * _FINE) + 0.5) * (LOOK / _FINE)
-    lag = np.abs(points[:, None] - points[None, :])
-    shared = survival_integral(traffic, lag)
+    fine = looks * _FINE
+    step = np.arange(fine)
+    # The points of the grid are equally far apart, so that a lag and a latest point each take few values.
+    shared = survival_integral(traffic, step * (LOOK / _FINE))[np.abs(step[:, None] - step[None, :])]
     if from_empty:
-        shared = shared - survival_integral(traffic, np.maximum(points[:, None], points[None, :]))
+        ends = survival_integral(traffic, (step + 0.5) * (LOOK / _FINE))
+        shared -= ends[np.maximum(step[:, None], step[None, :])]
     scale = traffic.drafts_per_second**2 * surplus_variance(traffic) * running / traffic.mean_life
-    fine = scale * shared * (LOOK / _FINE) ** 2
-    matrix = fine.reshape(looks, _FINE, looks, _FINE).sum(axis=(1, 3))
+    matrix = scale * (LOOK / _FINE) ** 2 * shared.reshape(looks, _FINE, looks, _FINE).sum(axis=(1, 3))
     drafts = expected_drafts(traffic, running, looks, from_empty=from_empty)
     return np.asarray(matrix + np.diag(draft_noise(traffic) * drafts))
 

@@ -8,11 +8,19 @@ wastes nothing on bounds. Like any test that compares arms, it sees stable's acc
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from tests.sim.law import covariance, expected_drafts, mean_accepted
 from tests.sim.ours import NEVER, Counts
 from tests.sim.traffic import Array, Traffic
+
+
+@cache
+def oracle(traffic: Traffic, looks: int, margin: float) -> Oracle:
+    """The oracle of this traffic; its law takes seconds to work out."""
+    return Oracle(traffic, looks, margin)
 
 
 class Oracle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from tests.sim.traffic import LOOK, POSITIONS, ArmTraffic, Array, Traffic, draft
 SCALES = 11
 HISTORY_LOOK = 30.0
 NEVER = 1 << 30
+# Pasts simulated in one go, which bounds the memory.
+_PASTS_AT_ONCE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +85,35 @@ def grouped(arm: ArmTraffic, pods: int) -> ArmTraffic:
     return ArmTraffic(fold(arm.drafts), fold(arm.accepted), fold(arm.first), arm.finished, arm.running)
 
 
-def history_curve(traffic: Traffic, rng: np.random.Generator, *, runs: int, hours: float, pods: int) -> Curve:
-    """Dispersion of stable before the canary, as the controller records it, for many independent pasts."""
+@cache
+def pasts(traffic: Traffic, seed: int, runs: int, pods: tuple[int, ...], hours: float = 4.0) -> dict[int, Curve]:
+    """Dispersion of stable before a canary, as the controller records it: ``runs`` pasts for each number of Pods."""
+    rng = np.random.default_rng(seed)
     looks = int(hours * 3600.0 / HISTORY_LOOK)
     running = traffic.running / traffic.weight
-    arm = simulate(
-        traffic, rng, runs=runs, looks=looks, pods=pods, running=running, from_empty=False, look=HISTORY_LOOK
-    )
-    counts = observed(arm, traffic, np.ones(looks), rng)
-    dispersion = Dispersion(HISTORY_LOOK, 9, runs, pods)
-    for i in range(looks):
-        dispersion.add(HISTORY_LOOK, counts.drafts[:, i, :], counts.accepted[:, i, :])
-    return resampled(dispersion.curve(), LOOK, SCALES)
+    parts: dict[int, list[Curve]] = {count: [] for count in pods}
+    for first in range(0, runs, _PASTS_AT_ONCE):
+        some = min(_PASTS_AT_ONCE, runs - first)
+        arm = simulate(
+            traffic,
+            rng,
+            runs=some,
+            looks=looks,
+            pods=max(pods),
+            running=running,
+            from_empty=False,
+            look=HISTORY_LOOK,
+        )
+        for count, found in parts.items():
+            counts = observed(grouped(arm, count), traffic, np.ones(looks), rng)
+            dispersion = Dispersion(HISTORY_LOOK, 9, some, count)
+            for i in range(looks):
+                dispersion.add(HISTORY_LOOK, counts.drafts[:, i, :], counts.accepted[:, i, :])
+            found.append(resampled(dispersion.curve(), LOOK, SCALES))
+    return {
+        count: Curve(LOOK, *(np.concatenate(arrays) for arrays in zip(*(c.arrays() for c in found), strict=True)))
+        for count, found in parts.items()
+    }
 
 
 def play(cells: list[Counts], stable: Counts, past: Curve | None, rules: Settings) -> list[Outcome]:

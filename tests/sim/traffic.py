@@ -9,6 +9,7 @@ limit: an arm drafts hundreds of times between two looks).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,11 +51,16 @@ class Traffic:
 
     def acceptance_table(self) -> Array:
         """Quantiles of a request's acceptance, evenly spaced."""
-        size = self.mean * (1.0 - self.mean) / self.spread**2 - 1.0
-        if size <= 0.0:
-            raise ValueError(f"spread {self.spread} is too large for a mean of {self.mean}: take a smaller one")
-        grid = (np.arange(_TABLE) + 0.5) / _TABLE
-        return np.asarray(stats.beta.ppf(grid, self.mean * size, (1.0 - self.mean) * size))
+        return _acceptance_table(self.mean, self.spread)
+
+
+@cache
+def _acceptance_table(mean: float, spread: float) -> Array:
+    size = mean * (1.0 - mean) / spread**2 - 1.0
+    if size <= 0.0:
+        raise ValueError(f"spread {spread} is too large for a mean of {mean}: take a smaller one")
+    grid = (np.arange(_TABLE) + 0.5) / _TABLE
+    return np.asarray(stats.beta.ppf(grid, mean * size, (1.0 - mean) * size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,14 @@ from typing import Any
 import numpy as np
 
 from specdecode.acceptance import explain
-from specdecode.acceptance.arm import MAX_PODS, ArmWindow
+from specdecode.acceptance.arm import ArmWindow
 from specdecode.acceptance.counters import Counters
-from specdecode.acceptance.dispersion import (
-    Array,
-    Curve,
-    Dispersion,
-    at_window,
-    excess,
-    kappa,
-    merged,
-    remeasure,
-    resampled,
-)
 from specdecode.acceptance.history import History
-from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings
+from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings, rates
 from specdecode.acceptance.ladder import COLUMNS
 from specdecode.acceptance.latency import Latency
 from specdecode.acceptance.mixture import half_width, needed_information
+from specdecode.acceptance.noise import Noise
 from specdecode.acceptance.types import (
     Arm,
     ArmSummary,
@@ -40,7 +30,6 @@ from specdecode.acceptance.types import (
     VerdictKind,
 )
 
-_SCALES = 11
 # The weight at which stable no longer serves, so that only its last window is left to compare with.
 _WHOLE = 100.0
 # Increments kept while the other arm can't be scraped; beyond, the oldest are let go.
@@ -49,6 +38,8 @@ _MOST_PENDING = 4096
 _MOST_ENGINES = 12
 # Pods of an arm whose unfinished batches are persisted; of more, each scale loses the batch under way.
 _MOST_PODS = 6
+# Of the persisted evidence; another version's isn't read.
+_VERSION = 1
 _REASONS = {
     Finding.LENGTH: Reason.ACCEPTANCE_FELL,
     Finding.LATENCY: Reason.SLOWER_TOKENS,
@@ -74,7 +65,8 @@ class Analysis:
     ) -> None:
         """Start, or go on from ``state``.
 
-        ``steps``: how many steps of the rollout are below weight 100, so that each needs a Pass; at least 1.
+        ``steps``: how many steps of the rollout are below weight 100, so that each needs a Pass; at least 1. Raises
+        ValueError for a ``state`` that can't be read.
         """
         self.policy = policy
         self.split: Split = split
@@ -101,21 +93,16 @@ class Analysis:
         self._last: Look | None = None
         self._begin(now)
         if state:
-            self._restore(state)
+            try:
+                self._restore(state)
+            except (KeyError, TypeError, AttributeError, IndexError) as error:
+                raise ValueError(f"the evidence saved can't be read: {error!r}; start without it") from error
 
     def _begin(self, now: float) -> None:
         self._kernel = Kernel(self._settings, 1, now)
         self._merged_at = now
         self._running = 0.0
-        self._kappa: Array | None = None
-        self._dispersions: dict[Arm, Dispersion] = {
-            arm: Dispersion(self.policy.interval, _SCALES, 1, MAX_PODS) for arm in self._arms
-        }
-        self._past: dict[Arm, Curve | None] = {"stable": None, "canary": None}
-        if self._history is not None and self._settings.positions:
-            known = self._history.of_positions(self._settings.positions)
-            if known is not None:
-                self._past["stable"] = resampled(known, self.policy.interval, _SCALES)
+        self._noise = Noise(self.policy.interval, self._history, self._settings.positions)
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -197,13 +184,13 @@ class Analysis:
                 if self._settings.positions:
                     row[f"{name}_drafts"], row[f"{name}_accepted"] = float(drafts.sum()), float(accepted.sum())
                     row[f"{name}_first"] = sums["first"]
-                    self._dispersions[name].add(seconds, drafts, accepted)
+                    self._noise.add(name, seconds, drafts, accepted)
         if not news:
             return None
         flying = canary.in_flight(now, self.policy.stale_after)
         row["canary_running"], self._running = flying - self._running, flying
         increments = np.array([[row[c]] for c in COLUMNS])
-        kappas, more = self._kappas()
+        kappas, more = self._noise.measured(self._kernel.ladder.looks)
         look = self._kernel.look(
             now, increments, np.array([flying]), canary.counted, kappas, more, self.policy.interval
         )
@@ -237,13 +224,6 @@ class Analysis:
         else:
             self._begin(now)
 
-    def _kappas(self) -> tuple[Array, Array]:
-        """Stable's kappa by scale and the canary's excess; kappa is measured anew when it may have changed much."""
-        stable, past = self._dispersions["stable"].curve(), self._past["stable"]
-        if self._kappa is None or remeasure(self._kernel.ladder.looks):
-            self._kappa = kappa(stable if past is None else merged(past, stable))
-        return self._kappa, excess(stable, self._dispersions["canary"].curve())
-
     # -- words -----------------------------------------------------------------------------------------------------
 
     def evidence(self, now: float) -> Evidence:
@@ -254,7 +234,7 @@ class Analysis:
     def _verdict(self, look: Look | None, now: float) -> Verdict:
         evidence = self.evidence(now)
         shown = self._last
-        estimate = _number(shown.change[0]) if shown is not None else None
+        estimate = float(shown.change[0]) if shown is not None and shown.information[0] > 0.0 else None
         information = float(shown.information[0]) if shown is not None else 0.0
         interval = self._interval(estimate, information)
 
@@ -274,12 +254,12 @@ class Analysis:
         if look is not None and look.finding[0] != Finding.NOTHING:
             finding = Finding(int(look.finding[0]))
             if finding is Finding.LENGTH:
-                estimate = _number(look.fall[0])
+                estimate = float(look.fall[0])
                 interval = self._interval(estimate, float(look.fall_information[0]))
             message = explain.failure(
                 finding,
                 self.policy,
-                self._kernel.rates(),
+                rates(look.window),
                 self._latency.slowness(),
                 estimate,
                 interval,
@@ -384,10 +364,7 @@ class Analysis:
         window = self._arms[arm]
         dispersion = None
         if window.seconds > 0.0 and self._settings.positions:
-            kappas, more = self._kappas()
-            value = float(at_window(kappas, self.policy.interval, np.array([window.seconds]))[0][0, 0])
-            value *= float(more[0]) if arm == "canary" else 1.0
-            dispersion = value if np.isfinite(value) else None
+            dispersion = self._noise.at(arm, window.seconds, self._kernel.ladder.looks)
         return window.summary(now, self.policy.stale_after, dispersion)
 
     # -- persistence -----------------------------------------------------------------------------------------------
@@ -395,7 +372,7 @@ class Analysis:
     def state(self) -> dict[str, Any]:
         """JSON from which ``Analysis(..., state=...)`` goes on."""
         return {
-            "v": 1,
+            "v": _VERSION,
             "positions": self._settings.positions,
             "step": self._step,
             "passed": self._passed,
@@ -409,15 +386,13 @@ class Analysis:
         }
 
     def _arm_state(self, name: Arm) -> dict[str, Any]:
-        arm, past = self._arms[name], self._past[name]
+        arm = self._arms[name]
         pods = len(arm.columns) if len(arm.columns) <= _MOST_PODS else 0
-        return arm.state() | {
-            "noise": self._dispersions[name].state(pods),
-            "columns": arm.columns.state() if pods else {},
-            "past": None if past is None else _curve_state(past),
-        }
+        return arm.state() | self._noise.state(name, pods) | {"columns": arm.columns.state() if pods else {}}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
+        if state["v"] != _VERSION:
+            raise ValueError(f"the evidence saved is of version {state['v']!r}, not {_VERSION}: start without it")
         self._settings = dataclasses.replace(self._settings, positions=int(state["positions"]))
         self._begin(float(state["merged_at"]))
         self._running = float(state["running"])
@@ -429,21 +404,5 @@ class Analysis:
         self._passed, self._held = bool(state["passed"]), bool(state["held"])
         for name, arm in self._arms.items():
             arm.restore(state[name])
-            self._dispersions[name].restore(state[name]["noise"])
+            self._noise.restore(name, state[name])
             arm.columns.restore(state[name]["columns"], self._merged_at)
-            past = state[name]["past"]
-            self._past[name] = None if past is None else _curve(past, self.policy.interval)
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _curve_state(curve: Curve) -> list[list[float]]:
-    return [[float(f"{x:.5g}") for x in rows[0]] for rows in curve.arrays()[:3]]
-
-
-def _curve(state: list[list[float]], base: float) -> Curve:
-    rows = [np.array([row], dtype=float) for row in state]
-    nothing = np.zeros_like(rows[0])
-    return Curve(base, rows[0], rows[1], rows[2], nothing, nothing)

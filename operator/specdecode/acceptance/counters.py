@@ -18,6 +18,19 @@ _MOST_DRAFTS_PER_SECOND = 1e6
 # Counters are integers served as floats; sums over positions may differ by rounding only.
 _SLACK = 1e-6
 _MAX_DEPTH = 64
+_SINGLES = (
+    "drafts",
+    "draft_tokens",
+    "accepted",
+    "generation_tokens",
+    "tpot_sum",
+    "tpot_count",
+    "requests_running",
+    "requests_finished",
+    "requests_failed",
+    "transfers_failed",
+)
+_LISTS = ("accepted_per_pos", "drafted_per_pos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +62,13 @@ class Increment:
 
 def implausible(sample: Sample) -> str | None:
     """Say why a sample can't be true, or None if it can."""
-    singles: dict[str, float | None] = {
-        "drafts": sample.drafts,
-        "draft_tokens": sample.draft_tokens,
-        "accepted": sample.accepted,
-        "generation_tokens": sample.generation_tokens,
-        "tpot_sum": sample.tpot_sum,
-        "tpot_count": sample.tpot_count,
-        "requests_running": sample.requests_running,
-        "requests_finished": sample.requests_finished,
-        "requests_failed": sample.requests_failed,
-        "transfers_failed": sample.transfers_failed,
-    }
-    for field, value in singles.items():
-        if value is not None and not (math.isfinite(value) and value >= 0.0):
+    for field in _SINGLES:
+        value = getattr(sample, field)
+        if value is not None and not 0.0 <= value < math.inf:
             return f"{field} is {value}: a counter is a finite number of 0 or more"
-    for field, values in (("accepted_per_pos", sample.accepted_per_pos), ("drafted_per_pos", sample.drafted_per_pos)):
-        for value in values or ():
-            if not (math.isfinite(value) and value >= 0.0):
+    for field in _LISTS:
+        for value in getattr(sample, field) or ():
+            if not 0.0 <= value < math.inf:
                 return f"{field} holds {value}: a counter is a finite number of 0 or more"
     if not 0 <= sample.depth <= _MAX_DEPTH:
         return f"depth is {sample.depth}: it lies between 0 and {_MAX_DEPTH}"

@@ -38,6 +38,8 @@ _CAUTION = 7.0
 _GUARD_SCALES = (1, 2, 3)
 # Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for.
 _STEP_BATCHES = 8.0
+_TINY = 1e-300
+_LOG2 = float(np.log(2.0))
 
 
 _SUMS = ("squares", "weights", "batches", "steps", "step_weights")
@@ -120,29 +122,27 @@ class Dispersion:
 
     def _score(self, scale: int, drafts: Array, accepted: Array) -> None:
         total, taken = drafts.sum(axis=1), accepted.sum(axis=1)
-        alone = np.count_nonzero(drafts, axis=1) < 2
-        # One Pod: the rest of the arm's past is the other group.
-        whole = np.where(alone, self._past_drafts, total)
-        mean = np.divide(
-            np.where(alone, self._past_accepted, taken), whole, out=np.zeros_like(whole), where=whole > 0.0
-        )
-        surplus = accepted - mean[:, None] * drafts
-        share = np.divide(drafts, whole[:, None], out=np.zeros_like(drafts), where=whole[:, None] > 0.0)
-        weight = (drafts * (1.0 - share)).sum(axis=1)
+        groups = np.count_nonzero(drafts, axis=1)
+        alone = groups < 2
+        if alone.any():
+            # One Pod: the rest of the arm's past is the other group.
+            total = np.where(alone, self._past_drafts, total)
+            taken = np.where(alone, self._past_accepted, taken)
+        whole = np.maximum(total, 1e-9)
+        surplus = accepted - (taken / whole)[:, None] * drafts
+        weight = np.where(alone, drafts.sum(axis=1), total) - np.einsum("rp,rp->r", drafts, drafts) / whole
         # An arm's first batch has no past to be compared with.
-        usable = weight > 1e-9
-        self.squares[:, scale] += np.where(usable, (surplus**2).sum(axis=1), 0.0)
-        self.weights[:, scale] += np.where(usable, weight, 0.0)
-        groups = np.count_nonzero(drafts, axis=1) - np.where(alone, 0, 1)
-        self.batches[:, scale] += np.where(usable, groups, 0)
+        usable = (total > 0.0) & (weight > 1e-9)
+        self.squares[:, scale] += usable * np.einsum("rp,rp->r", surplus, surplus)
+        self.weights[:, scale] += usable * weight
+        self.batches[:, scale] += usable * (groups - ~alone)
 
     def _score_step(self, scale: int, drafts: Array, accepted: Array) -> None:
         before, taken = self._before_drafts[scale], self._before_accepted[scale]
-        both = drafts + before
-        usable = (drafts > 0.0) & (before > 0.0)
-        mean = np.divide(accepted + taken, both, out=np.zeros_like(both), where=usable)
-        weight = np.divide(drafts * before, both, out=np.zeros_like(both), where=usable)
-        square = np.where(usable, (accepted - mean * drafts) ** 2, 0.0).sum(axis=1)
+        both = np.maximum(drafts + before, 1e-9)
+        weight = drafts * before / both
+        surplus = np.where(weight > 0.0, accepted - (accepted + taken) / both * drafts, 0.0)
+        square = np.einsum("rp,rp->r", surplus, surplus)
         self.steps[:, scale] += square
         first, second = self._peaks[0, :, scale], self._peaks[1, :, scale]
         self._peaks[1, :, scale] = np.maximum(second, np.minimum(first, square))
@@ -212,9 +212,7 @@ def resampled(curve: Curve, base: float, scales: int) -> Curve:
             continue
         known = (curve.weights[:, low] > 0.0) & (curve.weights[:, high] > 0.0)
         weights = np.where(known, (1.0 - part) * curve.weights[:, low] + part * curve.weights[:, high], 0.0)
-        ends = [
-            np.maximum(curve.squares[:, j], 1e-300) / np.where(known, curve.weights[:, j], 1.0) for j in (low, high)
-        ]
+        ends = [np.maximum(curve.squares[:, j], _TINY) / np.where(known, curve.weights[:, j], 1.0) for j in (low, high)]
         arrays[0][:, scale] = weights * ends[0] ** (1.0 - part) * ends[1] ** part
         arrays[1][:, scale] = weights
         batches = (1.0 - part) * curve.batches[:, low] + part * curve.batches[:, high]
@@ -295,16 +293,16 @@ def at_window(kappas: Array, base: float, windows: Array) -> tuple[Array, Array]
 
     Geometric between scales; the last scale's growth goes on above.
     """
-    logs = np.log(kappas)
     last = kappas.shape[1] - 1
+    # Counters without any noise have a kappa of 0; its logarithm must still be a number.
+    logs = np.log(np.maximum(kappas, _TINY))
+    rises = logs[:, 1:] - logs[:, :-1]
     position = np.log2(np.maximum(windows, base) / base)
     low = np.minimum(position.astype(int), last - 1)
-    rise = logs[:, low + 1] - logs[:, low]
-    value = np.exp(logs[:, low] + (position - low) * rise)
+    value = np.exp(logs[:, low] + (position - low) * rises[:, low])
     # The slope at the scales, half a scale to either side, and linear between them.
-    middle = np.clip(position - 0.5, 0.0, last - 1)
+    middle = np.minimum(np.maximum(position - 0.5, 0.0), last - 1)
     left = np.minimum(middle.astype(int), max(last - 2, 0))
-    rises = np.diff(logs, axis=1) / np.log(2.0)
-    right = np.minimum(left + 1, last - 1)
-    slope = rises[:, left] + (middle - left) * (rises[:, right] - rises[:, left])
-    return np.asarray(value), np.asarray(np.clip(slope, 0.0, 1.0))
+    first, second = rises[:, left], rises[:, np.minimum(left + 1, last - 1)]
+    slope = (first + (middle - left) * (second - first)) / _LOG2
+    return np.asarray(value), np.asarray(np.minimum(np.maximum(slope, 0.0), 1.0))

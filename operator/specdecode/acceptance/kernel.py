@@ -36,6 +36,8 @@ _LAST_SECONDS = 600.0
 # Variance of a window that began empty over that of a steady one with as many drafts: 2/3 in the limit of short
 # windows, and never much above 1.
 _FRESH = (2.0 / 3.0, 1.1)
+# Drafts that stand for none in a denominator.
+_LITTLE = 1e-9
 # Requests, in multiples of the policy's least, from which the sum of a window is taken as normal.
 _NORMAL = 2.0
 # Share of the length test's budget for the window from the canary's beginning; the rest is the restarts'.
@@ -77,7 +79,8 @@ class Look:
     """The state of all tests at one look; arrays of shape (runs,).
 
     ``change`` is L_canary / L_stable - 1 and ``information`` one over its variance, both since the step began;
-    NaN and 0 where unknown. ``fall`` is the change over the window that failed, or the step's.
+    0 where unknown. ``fall``, its information, ``seconds`` and ``window`` (the sums, shape (columns, runs)) are of the
+    window that failed, or of the step.
     """
 
     finding: NDArray[np.int64]
@@ -87,6 +90,18 @@ class Look:
     fall: Array
     fall_information: Array
     seconds: Array
+    window: Array
+
+
+def rates(window: Array) -> dict[str, float]:
+    """Sums and rates of the only run over a window, for the sentences."""
+    out = dict(zip(COLUMNS, (float(x) for x in window[:, 0]), strict=True))
+    for arm in ("canary", "stable"):
+        drafts, ended = max(out[f"{arm}_drafts"], 1.0), max(out[f"{arm}_ended"], 1.0)
+        out[f"{arm}_accepted"] /= drafts
+        out[f"{arm}_first"] /= drafts
+        out[f"{arm}_failing"] = out[f"{arm}_failed"] / ended
+    return out
 
 
 class Kernel:
@@ -118,19 +133,6 @@ class Kernel:
         self.step_start = self.step_start[:, runs]
         if self.reference is not None:
             self.reference = self.reference[:, runs]
-
-    def rates(self) -> dict[str, float]:
-        """Sums and rates of the only run since the step began, for the sentences."""
-        step = self.ladder.total - self.step_start
-        if self.reference is not None:
-            step = np.where(STABLE, self.reference, step)
-        out = dict(zip(COLUMNS, (float(x) for x in step[:, 0]), strict=True))
-        for arm in ("canary", "stable"):
-            drafts, ended = max(out[f"{arm}_drafts"], 1.0), max(out[f"{arm}_ended"], 1.0)
-            out[f"{arm}_accepted"] /= drafts
-            out[f"{arm}_first"] /= drafts
-            out[f"{arm}_failing"] = out[f"{arm}_failed"] / ended
-        return out
 
     def state(self) -> dict[str, Any]:
         """JSON of a kernel with one run."""
@@ -177,17 +179,23 @@ class Kernel:
             spread = np.zeros_like(spread)
         length = self._length_fails(change, spread, now - self.began)
         finding = np.zeros(ladder.runs, dtype=np.int64)
-        for code, fired in (
+        findings = (
             (Finding.LENGTH, length),
             (Finding.FLOOR, self._floor_fails(sums, requests)),
             (Finding.COLLAPSE, self._collapse_fails(sums, requests)),
             (Finding.ERRORS, self._errors_fail(sums)),
-        ):
+        )
+        for code, fired in findings:
             finding = np.where(fired[:, :-1].any(axis=1), int(code), finding)
         passed = self._passes(change[:, -1], spread[:, -1])
-        worst = np.where(length[:, :-1], change[:, :-1], np.inf).argmin(axis=1)
-        worst = np.where(length[:, :-1].any(axis=1), worst, change.shape[1] - 1)
-        rows = np.arange(ladder.runs)
+        step, rows = change.shape[1] - 1, np.arange(ladder.runs)
+        worst = np.full(ladder.runs, step)
+        for code, fired in findings:
+            found = (finding == code) & fired[:, :step].any(axis=1)
+            if found.any():
+                # The deepest fall; of the others the shortest window, which no good time before dilutes.
+                rank = change if code is Finding.LENGTH else -np.arange(step + 1.0)
+                worst = np.where(found, np.where(fired, rank, np.inf)[:, :step].argmin(axis=1), worst)
         result = Look(
             finding=finding,
             passed=passed & (finding == Finding.NOTHING),
@@ -196,6 +204,7 @@ class Kernel:
             fall=change[rows, worst],
             fall_information=information[rows, worst],
             seconds=lengths[worst],
+            window=windows[:, rows, worst],
         )
         ladder.close(now)
         return result
@@ -228,22 +237,22 @@ class Kernel:
     ) -> tuple[Array, Array]:
         """Relative change of acceptance length, and one over its variance at the boundary; 0 where unknown."""
         some = (sums.canary_drafts > 0.0) & (sums.stable_drafts > 0.0)
-        canary_drafts = np.where(some, sums.canary_drafts, 1.0)
-        stable_drafts = np.where(some, sums.stable_drafts, 1.0)
+        canary_drafts = np.maximum(sums.canary_drafts, _LITTLE)
+        stable_drafts = np.maximum(sums.stable_drafts, _LITTLE)
         stable_length = 1.0 + sums.stable_accepted / stable_drafts
         change = (1.0 + sums.canary_accepted / canary_drafts) / stable_length - 1.0
         stable, slope = at_window(kappas, base, lengths)
         canary = stable * excess[:, None]
         if fresh is not None:
             arriving, before = fresh
-            canary = canary * np.clip((1.0 - slope) * arriving + slope * before, *_FRESH)
+            canary = canary * np.minimum(np.maximum((1.0 - slope) * arriving + slope * before, _FRESH[0]), _FRESH[1])
         # Both terms at the boundary: change = -margin.
         variance = (canary / canary_drafts + (1.0 - self.settings.margin) ** 2 * stable / stable_drafts) / (
             stable_length**2
         )
-        known = some & np.isfinite(variance) & (variance > 0.0)
-        information = np.where(known, 1.0 / np.where(known, variance, 1.0), 0.0)
-        return np.where(some, change, np.nan), information
+        # A kappa that isn't known is NaN, and NaN is above nothing.
+        known = some & (variance > 0.0)
+        return np.where(some, change, 0.0), np.where(known, 1.0 / np.where(known, variance, 1.0), 0.0)
 
     def _spread(self, information: Array, requests: Array, counted: bool) -> Array:
         """Information, but none while a window holds too few requests for a normal law."""
@@ -253,7 +262,7 @@ class Kernel:
 
     def _length_fails(self, change: Array, information: Array, elapsed: float) -> NDArray[np.bool_]:
         margin = self.settings.margin
-        score = np.where(information > 0.0, -information * (np.nan_to_num(change) + margin), 0.0)
+        score = -information * (change + margin)
         # How many independent windows of this one's information the present period will have held at its end.
         period = int(np.log2(1.0 + elapsed / _PERIOD))
         end = _PERIOD * (2.0 ** (period + 1) - 1.0)
@@ -266,7 +275,7 @@ class Kernel:
 
     def _passes(self, change: Array, information: Array) -> NDArray[np.bool_]:
         margin = self.settings.margin
-        score = np.where(information > 0.0, information * (np.nan_to_num(change) + margin), 0.0)
+        score = information * (change + margin)
         bound = np.full(score.shape, np.log(1.0 / self.settings.pass_error))
         return crossed(score, information, margin * GAINS, GAIN_WEIGHTS, bound)
 

@@ -1,0 +1,76 @@
+"""The noise of a canary's two arms: stable's, from its history and its own time, and what the canary has above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from specdecode.acceptance.arm import MAX_PODS
+from specdecode.acceptance.dispersion import (
+    Array,
+    Curve,
+    Dispersion,
+    at_window,
+    excess,
+    kappa,
+    merged,
+    remeasure,
+    resampled,
+)
+from specdecode.acceptance.history import History
+from specdecode.acceptance.types import Arm
+
+_SCALES = 11
+_PAST = ("squares", "weights", "batches")
+
+
+class Noise:
+    """Batch means of both arms at every scale of ``interval`` seconds."""
+
+    def __init__(self, interval: float, history: History | None, positions: int) -> None:
+        """``positions``: the common positions; the history knows a dispersion for each number of them."""
+        self._interval = interval
+        self._arms: dict[Arm, Dispersion] = {
+            "stable": Dispersion(interval, _SCALES, 1, MAX_PODS),
+            "canary": Dispersion(interval, _SCALES, 1, MAX_PODS),
+        }
+        known = history.of_positions(positions) if history is not None and positions else None
+        self._past = resampled(known, interval, _SCALES) if known is not None else None
+        self._kappas: Array | None = None
+
+    def add(self, arm: Arm, seconds: float, drafts: Array, accepted: Array) -> None:
+        """Take an arm's increments by Pod, of shape (1, Pods), over ``seconds``."""
+        self._arms[arm].add(seconds, drafts, accepted)
+
+    def measured(self, look: int) -> tuple[Array, Array]:
+        """Stable's kappa by scale, (1, scales), and the canary's excess, (1,).
+
+        kappa is measured anew at the looks at which it may have changed much.
+        """
+        stable = self._arms["stable"].curve()
+        if self._kappas is None or remeasure(look):
+            self._kappas = kappa(stable if self._past is None else merged(self._past, stable))
+        return self._kappas, excess(stable, self._arms["canary"].curve())
+
+    def at(self, arm: Arm, seconds: float, look: int) -> float | None:
+        """An arm's kappa over a window of ``seconds``; None if unknown."""
+        kappas, more = self.measured(look)
+        value = float(at_window(kappas, self._interval, np.array([seconds]))[0][0, 0])
+        value *= float(more[0]) if arm == "canary" else 1.0
+        return value if np.isfinite(value) else None
+
+    def state(self, arm: Arm, pods: int) -> dict[str, Any]:
+        """JSON of an arm, with the batches under way of its first ``pods`` Pods."""
+        past = self._past if arm == "stable" else None
+        rows = None if past is None else [[float(f"{x:.5g}") for x in getattr(past, name)[0]] for name in _PAST]
+        return {"noise": self._arms[arm].state(pods), "past": rows}
+
+    def restore(self, arm: Arm, state: Mapping[str, Any]) -> None:
+        """Take what ``state()`` gave."""
+        self._arms[arm].restore(state["noise"])
+        if state["past"] is not None:
+            rows = [np.array([row], dtype=float) for row in state["past"]]
+            nothing = np.zeros_like(rows[0])
+            self._past = Curve(self._interval, rows[0], rows[1], rows[2], nothing, nothing)
