@@ -1,4 +1,4 @@
-"""What kube-linter looks for in a chart, looked for in every combination of values.
+"""What kube-linter looks for in a chart by default, looked for in every combination of values.
 
 Two of its checks are left out on purpose. *unset-cpu-requirements* asks for a CPU limit too: throttling would delay the
 renewal of the Lease, so there is a request alone. *minimum-three-replicas* (off by default there): one operator is
@@ -52,6 +52,8 @@ def faults(objects: list[Json]) -> list[str]:
         for container in pod["containers"]:
             found += [f"{kind}: {text}" for text in _container(container, serves=kind == "Deployment")]
     found += _selectors(objects)
+    found += _accounts(objects)
+    found += _rules(objects)
     return found
 
 
@@ -81,6 +83,13 @@ def _container(container: Json, *, serves: bool) -> Iterator[str]:
         yield "unset-cpu-requirements"
     if serves:
         yield from (f"no-{probe}" for probe in ("livenessProbe", "readinessProbe") if probe not in container)
+    ports = {port["name"] for port in container.get("ports", [])}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        if probe in container and container[probe]["httpGet"]["port"] not in ports:
+            yield f"{probe.removesuffix('Probe')}-port"
+    names = [variable["name"] for variable in container.get("env", [])]
+    if len(names) != len(set(names)):
+        yield "duplicate-env-var"
     for port in container.get("ports", []):
         if port["containerPort"] < 1024:
             yield "privileged-ports"
@@ -97,8 +106,14 @@ def _selectors(objects: list[Json]) -> Iterator[str]:
         match obj["kind"]:
             case "Service":
                 selector = obj["spec"]["selector"]
+                if obj["spec"]["type"] != "ClusterIP":
+                    yield "exposed-services"
+                if {port["targetPort"] for port in obj["spec"]["ports"]} != {"metrics"}:
+                    yield "invalid-target-ports"
             case "PodDisruptionBudget" | "Deployment":
                 selector = obj["spec"]["selector"]["matchLabels"]
+                if obj["kind"] == "PodDisruptionBudget":
+                    yield from _budget(obj["spec"])
             case "NetworkPolicy":
                 selector = obj["spec"]["podSelector"]["matchLabels"]
         if selector is None:
@@ -107,6 +122,40 @@ def _selectors(objects: list[Json]) -> Iterator[str]:
             yield f"dangling-{obj['kind'].lower()}"
         if "Pod" in labels and selector.items() <= labels["Pod"].items():
             yield f"{obj['kind']} means the Pod of the test too"
+
+
+def _budget(spec: Json) -> Iterator[str]:
+    if spec.get("maxUnavailable") in (None, 0, "0%") or "minAvailable" in spec:
+        yield "pdb-max-unavailable"
+    if spec.get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+        yield "pdb-unhealthy-pod-eviction-policy"
+
+
+def _accounts(objects: list[Json]) -> Iterator[str]:
+    """The operator's ServiceAccount is the chart's; with `serviceAccount.create: false` it is somebody else's."""
+    made = {obj["metadata"]["name"] for obj in objects if obj["kind"] == "ServiceAccount"}
+    (used,) = (pod["serviceAccountName"] for kind, pod in pods(objects) if kind == "Deployment")
+    if made and made != {used}:
+        yield "non-existent-service-account"
+    for obj in objects:
+        if obj["kind"].endswith("RoleBinding"):
+            if obj["roleRef"]["name"] == "cluster-admin":
+                yield "cluster-admin-role-binding"
+            if {subject["name"] for subject in obj["subjects"]} != {used}:
+                yield "dangling-role-binding"
+
+
+def _rules(objects: list[Json]) -> Iterator[str]:
+    for obj in objects:
+        if obj["kind"] not in ("Role", "ClusterRole"):
+            continue
+        for rule in obj["rules"]:
+            if any("*" in text for field in ("apiGroups", "resources", "verbs") for text in rule[field]):
+                yield "wildcard-in-rules"
+            if "secrets" in rule["resources"]:
+                yield "access-to-secrets"
+            if "pods" in rule["resources"] and "create" in rule["verbs"]:
+                yield "access-to-create-pods"
 
 
 def test_no_finding(rendered: list[Json]) -> None:
@@ -120,9 +169,36 @@ def test_replicas_keep_apart(rendered: list[Json]) -> None:
     assert "podAntiAffinity" in affinity or "nodeAffinity" in affinity  # the latter by a value of one combination
 
 
-def test_findings_are_found(renderer: Helm) -> None:
-    made = renderer.template("--set", "podSecurityContext=null", "--set", "image.tag=latest", "--set", "resources=null")
-    found = faults(made)
-    assert {"Deployment: latest-tag", "Deployment: run-as-non-root", "Deployment: unset-memory-requirements"} <= {
-        *found
-    }
+def _break(objects: list[Json], kind: str, *path: str | int, value: Any) -> None:
+    at: Any
+    (at,) = (obj for obj in objects if obj["kind"] == kind and not obj["metadata"]["name"].endswith(("-view", "-edit")))
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+
+
+CONTAINER = ("spec", "template", "spec", "containers", 0)
+BREAKS: dict[str, tuple[str, tuple[str | int, ...], Any]] = {
+    "Deployment: latest-tag": ("Deployment", (*CONTAINER, "image"), "operator"),
+    "Deployment: run-as-non-root": ("Deployment", ("spec", "template", "spec", "securityContext"), {}),
+    "Deployment: unset-memory-requirements": ("Deployment", (*CONTAINER, "resources"), {}),
+    "Deployment: drop-capabilities": ("Deployment", (*CONTAINER, "securityContext", "capabilities"), {}),
+    "Deployment: liveness-port": ("Deployment", (*CONTAINER, "ports"), []),
+    "Deployment: host-namespace hostPID": ("Deployment", ("spec", "template", "spec", "hostPID"), True),
+    "dangling-service": ("Service", ("spec", "selector"), {"app": "another"}),
+    "invalid-target-ports": ("Service", ("spec", "ports", 0, "targetPort"), "http"),
+    "pdb-max-unavailable": ("PodDisruptionBudget", ("spec", "maxUnavailable"), 0),
+    "non-existent-service-account": ("ServiceAccount", ("metadata", "name"), "another"),
+    "cluster-admin-role-binding": ("ClusterRoleBinding", ("roleRef", "name"), "cluster-admin"),
+    "wildcard-in-rules": ("ClusterRole", ("rules", 3, "verbs"), ["*"]),
+    "access-to-secrets": ("ClusterRole", ("rules", 3, "resources"), ["secrets"]),
+}
+
+
+@pytest.mark.parametrize("finding", BREAKS)
+def test_a_finding_is_found(renderer: Helm, finding: str) -> None:
+    made = renderer.template()
+    assert faults(made) == []
+    kind, path, value = BREAKS[finding]
+    _break(made, kind, *path, value=value)
+    assert finding in faults(made)
