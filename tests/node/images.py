@@ -28,7 +28,7 @@ class Archive:
 
     Attributes:
         image: its full name.
-        path: an OCI archive that holds it under this name.
+        path: an archive, in Docker's form, that holds it under this name.
     """
 
     image: str
@@ -106,8 +106,8 @@ def archive(image: str, key: str, build: Callable[[], None]) -> Archive:
     for older in folder().glob(f"{name}-*"):
         older.unlink()
     partial = path.with_suffix(".partial")
-    # Uncompressed: it travels no farther than to the node's containerd.
-    run("buildah", "push", "--quiet", "--disable-compression", image, f"oci-archive:{partial}:{image}")
+    # Docker's form isn't compressed: it travels no farther than to the node's containerd.
+    run("buildah", "push", "--quiet", image, f"docker-archive:{partial}:{image}")
     partial.rename(path)
     return Archive(image, path)
 

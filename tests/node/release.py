@@ -54,3 +54,9 @@ def install(node: Node) -> str:
     return Helm(node)(
         "upgrade", "--install", RELEASE, CHART, "--namespace", NAMESPACE, *settings, "--wait", "--timeout", "300s"
     )
+
+
+def remove(node: Node) -> None:
+    """Takes the release and its namespace away, if they are there."""
+    Helm(node)("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
+    node.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")

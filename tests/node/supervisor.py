@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -93,7 +94,10 @@ class Supervisor:
             subprocess.run(["mount", "-t", "tmpfs", "node", folder], check=True)
 
     def _start(self, name: str, *arguments: str) -> Child:
-        child = Child.start(name, [str(self.programs[name]), *arguments], self.run / f"{name}.log", cwd=self.run)
+        # containerd looks for its shim on PATH.
+        path = f"{self.programs['containerd-shim-runc-v2'].parent}:{os.environ['PATH']}"
+        command = [str(self.programs[name]), *arguments]
+        child = Child.start(name, command, self.run / f"{name}.log", cwd=self.run, env=os.environ | {"PATH": path})
         self._children.append(child)
         return child
 
