@@ -92,7 +92,7 @@ def _live(bed: Bed, namespace: str) -> None:
     with chart_operator(bed):
         wait_for("plain to serve", lambda: stable("plain", 1), 270)
         wait_for("a route", lambda: bed.api.find("HTTPRoute", namespace, "glm"), 180)
-        wait_for("the taken name to be told", lambda: "taken" in _told(bed, namespace), 180)
+        wait_for("the taken name to be told", lambda: "ControllerRevision taken-1 exists" in _told(bed, namespace), 180)
         # Another revision: everything of the old one goes, its record too.
         for name in ("plain", "glm"):
             changed = resource(name, rollout=swift)

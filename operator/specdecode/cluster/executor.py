@@ -141,8 +141,12 @@ class Executor:
             answer = await self._client.create(revision)
         except ApiError as error:
             if error.status == 409:
-                await self._refresh(revision, outcome)
-                outcome.stale = True
+                found = await self._refresh(revision, outcome)
+                (owner,) = revision["metadata"]["ownerReferences"]
+                if found is None or owned(found, owner["uid"]):
+                    outcome.stale = True
+                else:
+                    outcome.errors.append(_not_ours(revision))
             else:
                 outcome.refused(_what("create", revision), error)
             return outcome
@@ -225,10 +229,7 @@ class Executor:
                 live = await self._stranger(obj)
             if live is not None:
                 if not owned(live, uid):
-                    outcome.errors.append(
-                        f"{obj['kind']} {obj['metadata']['name']} exists and isn't this resource's: remove it, or "
-                        "give the resource another name"
-                    )
+                    outcome.errors.append(_not_ours(obj))
                     return
                 if live["metadata"].get("deletionTimestamp") or not changed(obj, live):
                     return
@@ -275,6 +276,13 @@ class Executor:
     def _take(self, answer: Object, outcome: Outcome) -> None:
         self._store.put(kind_of(answer), answer, quiet=True)
         outcome.writes += 1
+
+
+def _not_ours(obj: Object) -> str:
+    return (
+        f"{obj['kind']} {obj['metadata']['name']} exists and isn't this resource's: remove it, or give the resource "
+        "another name"
+    )
 
 
 def _what(verb: str, obj: Object) -> str:

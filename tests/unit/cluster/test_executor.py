@@ -198,6 +198,16 @@ async def test_a_revision_is_recorded_once() -> None:
     assert (again.stale, again.errors) == (True, [])
 
 
+async def test_a_stranger_s_record_is_told_rather_than_met_again_and_again() -> None:
+    world = World()
+    world.client.add(obj("ControllerRevision", "glm-1", owner="another"))
+    outcome = await world.executor.record(obj("ControllerRevision", "glm-1"))
+    assert not outcome.stale
+    assert outcome.errors == [
+        "ControllerRevision glm-1 exists and isn't this resource's: remove it, or give the resource another name"
+    ]
+
+
 async def test_status_is_written_for_the_very_version_that_was_planned_for() -> None:
     world = World(obj("SpecDecodeDeployment", "glm", None, spec={}))
     known = world.store.resource(KEY)
