@@ -44,9 +44,10 @@ def covariance(traffic: Traffic, running: float, looks: int, *, from_empty: bool
     fine = looks * _FINE
     step = np.arange(fine)
     # The points of the grid are equally far apart, so that a lag and a latest point each take few values.
-    shared = survival_integral(traffic, step * (LOOK / _FINE))[np.abs(step[:, None] - step[None, :])]
+    lags = np.asarray(step * (LOOK / _FINE), dtype=np.float64)
+    shared = survival_integral(traffic, lags)[np.abs(step[:, None] - step[None, :])]
     if from_empty:
-        ends = survival_integral(traffic, (step + 0.5) * (LOOK / _FINE))
+        ends = survival_integral(traffic, np.asarray((step + 0.5) * (LOOK / _FINE), dtype=np.float64))
         shared -= ends[np.maximum(step[:, None], step[None, :])]
     scale = traffic.drafts_per_second**2 * surplus_variance(traffic) * running / traffic.mean_life
     matrix = scale * (LOOK / _FINE) ** 2 * shared.reshape(looks, _FINE, looks, _FINE).sum(axis=(1, 3))

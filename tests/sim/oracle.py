@@ -29,14 +29,14 @@ class Oracle:
     def __init__(self, traffic: Traffic, looks: int, margin: float) -> None:
         self.margin = margin
         self.length = 1.0 + mean_accepted(traffic)
-        self._canary_drafts = expected_drafts(traffic, traffic.running, looks, from_empty=True)
+        weight = expected_drafts(traffic, traffic.running, looks, from_empty=True)
         stable_running = traffic.running * (1.0 - traffic.weight) / traffic.weight
-        self._stable_drafts = expected_drafts(traffic, stable_running, looks, from_empty=False)
+        others = expected_drafts(traffic, stable_running, looks, from_empty=False)
         keep = (1.0 - margin) ** 2
-        stable = covariance(traffic, stable_running, looks, from_empty=False) / self._stable_drafts[0] ** 2
-        weight = self._canary_drafts
+        stable = covariance(traffic, stable_running, looks, from_empty=False) / others[0] ** 2
         start = covariance(traffic, traffic.running, looks, from_empty=True)
-        whole = start + keep * weight[:, None] * stable * weight[None, :]
+        self.drafts = weight
+        self.whole = whole = start + keep * weight[:, None] * stable * weight[None, :]
         # Sums of the covariance over the rectangle up to (i, j), and of the drafts up to i.
         self._area = np.zeros((looks + 1, looks + 1))
         self._area[1:, 1:] = np.cumsum(np.cumsum(whole, axis=0), axis=1)

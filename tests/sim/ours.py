@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from specdecode.acceptance.dispersion import Curve, Dispersion, excess, kappa, merged, remeasure, resampled
 from specdecode.acceptance.kernel import Finding, Kernel, Settings
 from specdecode.acceptance.ladder import COLUMNS
+from specdecode.acceptance.length import Noise
+from tests.sim.law import mean_accepted
 from tests.sim.traffic import LOOK, POSITIONS, ArmTraffic, Array, Traffic, draft_noise, simulate
 
 SCALES = 11
@@ -69,10 +71,17 @@ def factor(fall: float, per_draft: float) -> float:
 
 
 def observed(arm: ArmTraffic, traffic: Traffic, scale: Array, rng: np.random.Generator) -> Counts:
-    """Add the noise of single drafts; ``scale``, by look, multiplies acceptance."""
+    """Add the noise of single drafts; ``scale``, by look or by run and look, multiplies acceptance."""
+    scale = np.broadcast_to(scale, arm.drafts.shape[:2])[:, :, None]
     noise = np.sqrt(arm.drafts * draft_noise(traffic)) * rng.standard_normal(arm.drafts.shape)
-    accepted = np.maximum((arm.accepted + noise) * scale[None, :, None], 0.0)
-    return Counts(arm.drafts, accepted, arm.first * scale[None, :, None], arm.finished, arm.running)
+    accepted = np.maximum((arm.accepted + noise) * scale, 0.0)
+    return Counts(arm.drafts, accepted, arm.first * scale, arm.finished, arm.running)
+
+
+def fallen(arm: ArmTraffic, traffic: Traffic, cell: Cell, looks: int, rng: np.random.Generator) -> Counts:
+    """What the scrapers count of an arm whose acceptance falls as the cell says."""
+    scale = np.where(np.arange(looks) >= cell.onset, factor(cell.fall, mean_accepted(traffic)), 1.0)
+    return observed(arm, traffic, scale, rng)
 
 
 def grouped(arm: ArmTraffic, pods: int) -> ArmTraffic:
@@ -116,14 +125,20 @@ def pasts(traffic: Traffic, seed: int, runs: int, pods: tuple[int, ...], hours: 
     }
 
 
-def play(cells: list[Counts], stable: Counts, past: Curve | None, rules: Settings) -> list[Outcome]:
-    """Run the kernel over each cell's canary beside the same stable arm, to each run's end or Fail."""
+def play(
+    cells: list[Counts], stable: Counts, past: Curve | None, rules: Settings, blind: frozenset[int] = frozenset()
+) -> list[Outcome]:
+    """Run the kernel over each cell's canary beside the same stable arm, to each run's end or Fail.
+
+    At the looks in ``blind`` no scrape comes in; the next look has all of it.
+    """
     runs, looks, _ = stable.drafts.shape
     many = runs * len(cells)
     base = np.tile(np.arange(runs), len(cells))
     alive = np.arange(many)
     fail, passed = np.full(many, NEVER), np.full(many, NEVER)
     finding = np.zeros(many, dtype=np.int64)
+    noise: Array | None = None
     kernel = Kernel(rules, many, 0.0)
     drafts, accepted = (np.concatenate([getattr(c, name) for c in cells]) for name in ("drafts", "accepted"))
     own = Dispersion(LOOK, SCALES, many, drafts.shape[2])
@@ -143,11 +158,22 @@ def play(cells: list[Counts], stable: Counts, past: Curve | None, rules: Setting
         "stable_finished": stable.finished,
         "stable_busy": stable.running * LOOK,
     }
+    theirs, taken = stable.drafts, stable.accepted
+    if blind:
+        theirs, taken = theirs.copy(), taken.copy()
+        shared = {name: values.copy() for name, values in shared.items()}
+    span = 0.0
     for i in range(looks):
-        own.add(LOOK, drafts[alive, i, :], accepted[alive, i, :])
-        other.add(LOOK, stable.drafts[:, i, :], stable.accepted[:, i, :])
+        span += LOOK
+        if i in blind and i + 1 < looks:
+            for values in (drafts, accepted, theirs, taken, *canary.values(), *shared.values()):
+                values[:, i + 1] += values[:, i]
+            continue
+        own.add(span, drafts[alive, i, :], accepted[alive, i, :])
+        other.add(span, theirs[:, i, :], taken[:, i, :])
+        span = 0.0
         measured = other.curve()
-        if i == 0 or remeasure(i):
+        if noise is None or remeasure(i):
             noise = kappa(measured if past is None else merged(past, measured))
         mine = base[alive]
         row = np.zeros((len(COLUMNS), alive.size))
@@ -157,7 +183,7 @@ def play(cells: list[Counts], stable: Counts, past: Curve | None, rules: Setting
             elif name in shared:
                 row[c] = shared[name][mine, i]
         factor = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
-        look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, noise[mine], factor, LOOK)
+        look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, Noise(noise[mine], factor, LOOK))
         failed = look.finding != Finding.NOTHING
         new = alive[look.passed]
         passed[new] = np.minimum(passed[new], i + 1)

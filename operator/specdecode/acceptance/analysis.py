@@ -10,13 +10,14 @@ import numpy as np
 
 from specdecode.acceptance import explain
 from specdecode.acceptance.arm import ArmWindow
+from specdecode.acceptance.bounds import half_width
 from specdecode.acceptance.counters import Counters
 from specdecode.acceptance.history import History
 from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings, rates
 from specdecode.acceptance.ladder import COLUMNS
 from specdecode.acceptance.latency import Latency
-from specdecode.acceptance.mixture import half_width, needed_information
-from specdecode.acceptance.noise import Noise
+from specdecode.acceptance.length import needed_information
+from specdecode.acceptance.noise import Noises
 from specdecode.acceptance.types import (
     Arm,
     ArmSummary,
@@ -39,7 +40,7 @@ _MOST_ENGINES = 12
 # Pods of an arm whose unfinished batches are persisted; of more, each scale loses the batch under way.
 _MOST_PODS = 6
 # Of the persisted evidence; another version's isn't read.
-_VERSION = 1
+_VERSION = 2
 _REASONS = {
     Finding.LENGTH: Reason.ACCEPTANCE_FELL,
     Finding.LATENCY: Reason.SLOWER_TOKENS,
@@ -102,7 +103,7 @@ class Analysis:
         self._kernel = Kernel(self._settings, 1, now)
         self._merged_at = now
         self._running = 0.0
-        self._noise = Noise(self.policy.interval, self._history, self._settings.positions)
+        self._noise = Noises(self.policy.interval, self._history, self._settings.positions)
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -190,10 +191,8 @@ class Analysis:
         flying = canary.in_flight(now, self.policy.stale_after)
         row["canary_running"], self._running = flying - self._running, flying
         increments = np.array([[row[c]] for c in COLUMNS])
-        kappas, more = self._noise.measured(self._kernel.ladder.looks)
-        look = self._kernel.look(
-            now, increments, np.array([flying]), canary.counted, kappas, more, self.policy.interval
-        )
+        noise = self._noise.measured(self._kernel.ladder.looks)
+        look = self._kernel.look(now, increments, np.array([flying]), canary.counted, noise)
         if look.finding[0] == Finding.NOTHING and self._slower():
             return dataclasses.replace(look, finding=np.array([int(Finding.LATENCY)]), passed=np.array([False]))
         return look
@@ -316,7 +315,8 @@ class Analysis:
     def _interval(self, estimate: float | None, information: float) -> tuple[float, float] | None:
         if estimate is None or information <= 0.0:
             return None
-        half = half_width(information, self.policy.margin, 1.0 - self.policy.confidence)
+        needed = needed_information(self.policy.margin, self._settings.pass_error)
+        half = half_width(information, needed, 1.0 - self.policy.confidence)
         return (max(-1.0, estimate - half), estimate + half)
 
     def _no_data(self, now: float) -> tuple[Reason, str] | None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from specdecode.acceptance import explain
 from specdecode.acceptance.arm import ArmWindow
+from specdecode.acceptance.bounds import entropy
 from specdecode.acceptance.counters import Counters
-from specdecode.acceptance.mixture import entropy
 from specdecode.acceptance.types import Baseline, Policy, Reason, Sample, ScrapeError, Suspicion
 
 # Stretches of this many guard intervals are judged, each by itself.

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdecode.acceptance.dispersion import Array, at_window
+from specdecode.acceptance.bounds import entropy
+from specdecode.acceptance.dispersion import Array
 from specdecode.acceptance.ladder import COLUMNS, STABLE, Ladder, Sums, short
-from specdecode.acceptance.mixture import FALL_WEIGHTS, FALLS, GAIN_WEIGHTS, GAINS, crossed, entropy
+from specdecode.acceptance.length import LengthTest, Noise, Windows, fresh, measure, predicted, stretches
 
 # Shares of 1 - confidence for a false rollback, by measure; they add up to 1.
 SHARES = {"length": 0.9, "collapse": 0.025, "errors": 0.025, "floor": 0.025, "latency": 0.025}
@@ -33,19 +34,8 @@ RATES = np.array([0.1, 0.3, 0.6, 0.9])
 
 # Stable's last window, for the step in which it no longer serves.
 _LAST_SECONDS = 600.0
-# Variance of a window that began empty over that of a steady one with as many drafts: 2/3 in the limit of short
-# windows, and never much above 1.
-_FRESH = (2.0 / 3.0, 1.1)
-# Drafts that stand for none in a denominator.
-_LITTLE = 1e-9
-# Requests, in multiples of the policy's least, from which the sum of a window is taken as normal.
+# Requests, in multiples of the policy's least, from which a later window's sum is taken as normal.
 _NORMAL = 2.0
-# Share of the length test's budget for the window from the canary's beginning; the rest is the restarts'.
-_WHOLE_SHARE = 0.75
-# The restarts' budget by period: the first hour, then twice as long each; every later period has this part of what
-# the one before it had.
-_PERIOD = 3600.0
-_LATER = 0.2
 
 
 class Finding(IntEnum):
@@ -114,6 +104,7 @@ class Kernel:
         self.step_start: Array = np.zeros((len(COLUMNS), runs))
         self.step_time = now
         self.reference: Array | None = None
+        self.length = LengthTest(settings.margin, SHARES["length"] * settings.error, settings.pass_error, runs)
 
     def compare_with_last(self, now: float) -> None:
         """Stable is leaving: from now on compare with its sums over the last ten minutes, or what there is of them."""
@@ -124,12 +115,14 @@ class Kernel:
 
     def begin_step(self, now: float) -> None:
         """Evidence for Pass starts afresh; evidence for Fail goes on."""
+        self.length.begin_step()
         self.step_start = self.ladder.total.copy()
         self.step_time = now
 
     def select(self, runs: NDArray[np.bool_]) -> None:
         """Keep these runs only."""
         self.ladder.select(runs)
+        self.length.select(runs)
         self.step_start = self.step_start[:, runs]
         if self.reference is not None:
             self.reference = self.reference[:, runs]
@@ -141,6 +134,7 @@ class Kernel:
             "ladder": self.ladder.state(),
             "step": short(self.step_start[:, 0]),
             "step_time": self.step_time,
+            "judged": [float(f"{x[0]:.7g}") for x in (self.length.judged, self.length.judged_step)],
             "reference": None if self.reference is None else short(self.reference[:, 0]),
         }
 
@@ -150,17 +144,14 @@ class Kernel:
         self.ladder = Ladder.restored(state["ladder"])
         self.step_start = np.array([state["step"]], dtype=float).T
         self.step_time = float(state["step_time"])
+        self.length.judged[0], self.length.judged_step[0] = state["judged"]
         reference = state["reference"]
         self.reference = None if reference is None else np.array([reference], dtype=float).T
 
-    def look(
-        self, now: float, increments: Array, running: Array, counted: bool, kappas: Array, excess: Array, base: float
-    ) -> Look:
+    def look(self, now: float, increments: Array, running: Array, counted: bool, noise: Noise) -> Look:
         """Judge, after adding one look's ``increments`` of shape (columns, runs).
 
         ``running``: the canary's requests in flight (or its engines, if ``counted`` is false: requests unknown).
-        ``kappas``: stable's dispersion by scale, (runs, scales), scale 0 being ``base`` seconds; the canary's is
-        ``excess``, (runs,), times that.
         """
         ladder = self.ladder
         ladder.add(increments)
@@ -171,13 +162,21 @@ class Kernel:
             windows = np.where(STABLE[:, :, None], self.reference[:, :, None], windows)
         sums = Sums(*windows)
         requests = sums.canary_finished + running[:, None]
-        ratio = self._fresh(sums, lengths, running) if counted else None
-        change, information = self._change(sums, lengths, kappas, excess, base, ratio)
-        spread = self._spread(information, requests, counted)
-
+        measured = measure(sums, lengths, noise, self.settings.margin)
+        variance = measured.variance
+        if counted:
+            least = self.settings.min_requests
+            variance = measured.stable + measured.canary * fresh(sums, lengths, running, measured.slope, least)
+        change, information = measured.change, 1.0 / variance
+        told = information
+        if counted:
+            # A window of few requests isn't near a normal law, the less the further out it is judged.
+            enough = np.full(lengths.size, _NORMAL * self.settings.min_requests)
+            enough[[0, -1]] = self.settings.min_requests
+            told = np.where(requests >= enough, information, 0.0)
         if self.reference is not None:
-            spread = np.zeros_like(spread)
-        length = self._length_fails(change, spread, now - self.began)
+            told = np.zeros_like(information)
+        length = self._length_fails(measured, told, windows, lengths, noise, now)
         finding = np.zeros(ladder.runs, dtype=np.int64)
         findings = (
             (Finding.LENGTH, length),
@@ -187,7 +186,7 @@ class Kernel:
         )
         for code, fired in findings:
             finding = np.where(fired[:, :-1].any(axis=1), int(code), finding)
-        passed = self._passes(change[:, -1], spread[:, -1])
+        passed = self.length.passes(change[:, -1], told[:, -1])
         step, rows = change.shape[1] - 1, np.arange(ladder.runs)
         worst = np.full(ladder.runs, step)
         for code, fired in findings:
@@ -209,75 +208,29 @@ class Kernel:
         ladder.close(now)
         return result
 
-    def _fresh(self, sums: Sums, lengths: Array, running: Array) -> tuple[Array, Array]:
-        """Drafts that arriving requests and those in flight at the window's start stand for, over the canary's own.
-
-        Both are 1 in a steady state. A window that began with an empty canary has none of the second.
-        """
-        drafts = np.maximum(sums.canary_drafts, 1.0)
-        finished, busy = sums.stable_finished[:, :1], sums.stable_busy[:, :1]
-        known = (finished >= self.settings.min_requests) & (busy > 0.0)
-        per_request = sums.stable_drafts[:, :1] / np.maximum(finished, 1.0)
-        per_second = sums.stable_drafts[:, :1] / np.maximum(busy, 1e-9)
-        arrived = np.maximum(sums.canary_finished + sums.canary_running, 0.0)
-        before = np.maximum(running[:, None] - sums.canary_running, 0.0)
-        return (
-            np.where(known, arrived * per_request / drafts, 1.0),
-            np.where(known, before * per_second * lengths / drafts, 1.0),
+    def _length_fails(
+        self, measured: Windows, information: Array, windows: Array, lengths: Array, noise: Noise, now: float
+    ) -> NDArray[np.bool_]:
+        fires = np.zeros(information.shape, dtype=bool)
+        fires[:, 0] = self.length.whole_fails(measured.change[:, 0], information[:, 0])
+        later = slice(1, lengths.size - 1)
+        surplus = measured.change + self.settings.margin
+        left = np.ones_like(surplus)
+        which, earlier = stretches(lengths[:-1])
+        if which.size:
+            ends, starts = windows[:, :, which], windows[:, :, earlier]
+            before = measure(Sums(*(starts - ends)), lengths[earlier] - lengths[which], noise, self.settings.margin)
+            past = Sums(*(windows[:, :, :1] - starts))
+            rest = measure(past, lengths[0] - lengths[earlier], noise, self.settings.margin)
+            known, part = predicted(measured.of(which), measured.of(earlier), before, rest)
+            # What is new in a window are the requests that came or went, and their sum must be near a normal law.
+            fits = Sums(*ends).canary_finished >= _NORMAL * self.settings.min_requests
+            surplus[:, which] -= np.where(fits, known, 0.0)
+            left[:, which] = np.where(fits, part, 1.0)
+        fires[:, later] = self.length.later_fails(
+            surplus[:, later], information[:, later] / left[:, later], lengths[later], now - self.began
         )
-
-    def _change(
-        self,
-        sums: Sums,
-        lengths: Array,
-        kappas: Array,
-        excess: Array,
-        base: float,
-        fresh: tuple[Array, Array] | None,
-    ) -> tuple[Array, Array]:
-        """Relative change of acceptance length, and one over its variance at the boundary; 0 where unknown."""
-        some = (sums.canary_drafts > 0.0) & (sums.stable_drafts > 0.0)
-        canary_drafts = np.maximum(sums.canary_drafts, _LITTLE)
-        stable_drafts = np.maximum(sums.stable_drafts, _LITTLE)
-        stable_length = 1.0 + sums.stable_accepted / stable_drafts
-        change = (1.0 + sums.canary_accepted / canary_drafts) / stable_length - 1.0
-        stable, slope = at_window(kappas, base, lengths)
-        canary = stable * excess[:, None]
-        if fresh is not None:
-            arriving, before = fresh
-            canary = canary * np.minimum(np.maximum((1.0 - slope) * arriving + slope * before, _FRESH[0]), _FRESH[1])
-        # Both terms at the boundary: change = -margin.
-        variance = (canary / canary_drafts + (1.0 - self.settings.margin) ** 2 * stable / stable_drafts) / (
-            stable_length**2
-        )
-        # A kappa that isn't known is NaN, and NaN is above nothing.
-        known = some & (variance > 0.0)
-        return np.where(some, change, 0.0), np.where(known, 1.0 / np.where(known, variance, 1.0), 0.0)
-
-    def _spread(self, information: Array, requests: Array, counted: bool) -> Array:
-        """Information, but none while a window holds too few requests for a normal law."""
-        if not counted:
-            return information
-        return np.where(requests >= _NORMAL * self.settings.min_requests, information, 0.0)
-
-    def _length_fails(self, change: Array, information: Array, elapsed: float) -> NDArray[np.bool_]:
-        margin = self.settings.margin
-        score = -information * (change + margin)
-        # How many independent windows of this one's information the present period will have held at its end.
-        period = int(np.log2(1.0 + elapsed / _PERIOD))
-        end = _PERIOD * (2.0 ** (period + 1) - 1.0)
-        whole = np.maximum(information[:, :1] * end / elapsed, information)
-        ratio = np.divide(whole, information, out=np.ones_like(whole), where=information > 0.0)
-        restart = (1.0 - _WHOLE_SHARE) * (1.0 - _LATER) * _LATER**period / ratio
-        restart[:, 0] = _WHOLE_SHARE
-        bound = -np.log(SHARES["length"] * self.settings.error * restart)
-        return crossed(score, information, margin * FALLS, FALL_WEIGHTS, bound)
-
-    def _passes(self, change: Array, information: Array) -> NDArray[np.bool_]:
-        margin = self.settings.margin
-        score = information * (change + margin)
-        bound = np.full(score.shape, np.log(1.0 / self.settings.pass_error))
-        return crossed(score, information, margin * GAINS, GAIN_WEIGHTS, bound)
+        return fires
 
     def _bound(self, share: str) -> float:
         # Windows that end at look k share 1 / (k (k + 1)) of the budget: over all looks that adds up to it.

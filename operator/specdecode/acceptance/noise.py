@@ -20,13 +20,14 @@ from specdecode.acceptance.dispersion import (
     resampled,
 )
 from specdecode.acceptance.history import History
+from specdecode.acceptance.length import Noise
 from specdecode.acceptance.types import Arm
 
 _SCALES = 11
 _PAST = ("squares", "weights", "batches")
 
 
-class Noise:
+class Noises:
     """Batch means of both arms at every scale of ``interval`` seconds."""
 
     def __init__(self, interval: float, history: History | None, positions: int) -> None:
@@ -44,21 +45,21 @@ class Noise:
         """Take an arm's increments by Pod, of shape (1, Pods), over ``seconds``."""
         self._arms[arm].add(seconds, drafts, accepted)
 
-    def measured(self, look: int) -> tuple[Array, Array]:
-        """Stable's kappa by scale, (1, scales), and the canary's excess, (1,).
+    def measured(self, look: int) -> Noise:
+        """What the kernel needs of it.
 
         kappa is measured anew at the looks at which it may have changed much.
         """
         stable = self._arms["stable"].curve()
         if self._kappas is None or remeasure(look):
             self._kappas = kappa(stable if self._past is None else merged(self._past, stable))
-        return self._kappas, excess(stable, self._arms["canary"].curve())
+        return Noise(self._kappas, excess(stable, self._arms["canary"].curve()), self._interval)
 
     def at(self, arm: Arm, seconds: float, look: int) -> float | None:
         """An arm's kappa over a window of ``seconds``; None if unknown."""
-        kappas, more = self.measured(look)
-        value = float(at_window(kappas, self._interval, np.array([seconds]))[0][0, 0])
-        value *= float(more[0]) if arm == "canary" else 1.0
+        noise = self.measured(look)
+        value = float(at_window(noise.kappas, noise.base, np.array([seconds]))[0][0, 0])
+        value *= float(noise.excess[0]) if arm == "canary" else 1.0
         return value if np.isfinite(value) else None
 
     def state(self, arm: Arm, pods: int) -> dict[str, Any]:

@@ -8,47 +8,108 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
+from specdecode.acceptance.bounds import entropy, half_width
 from specdecode.acceptance.dispersion import Curve, Dispersion, at_window, excess, kappa, merged, resampled
 from specdecode.acceptance.kernel import SHARES
 from specdecode.acceptance.ladder import COLUMNS, Ladder
-from specdecode.acceptance.mixture import (
-    FALL_WEIGHTS,
-    FALLS,
-    GAIN_WEIGHTS,
-    GAINS,
-    crossed,
-    entropy,
-    half_width,
-    log_mixture,
-    needed_information,
-)
+from specdecode.acceptance.length import FALLS, GAINS, LengthTest, Windows, needed_information, predicted, stretches
+from specdecode.acceptance.planned import Plan, level, log_tail, quantile
 
 
-def test_shares_and_weights_add_up() -> None:
+def test_shares_add_up() -> None:
     assert sum(SHARES.values()) == pytest.approx(1.0)
-    assert FALL_WEIGHTS.sum() == pytest.approx(1.0)
-    assert GAIN_WEIGHTS.sum() == pytest.approx(1.0)
+    assert sum(FALLS.values()) == pytest.approx(1.0)
+    assert sum(GAINS.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("shifts", "weights"), [(FALLS, FALL_WEIGHTS), (GAINS, GAIN_WEIGHTS)])
-def test_the_mixture_errs_no_more_than_promised(shifts: np.ndarray, weights: np.ndarray) -> None:
-    rng, runs = np.random.default_rng(0), 4000
-    steps = rng.normal(0.0, math.sqrt(50.0), (runs, 200))
-    score = np.cumsum(steps, axis=1)
-    information = np.broadcast_to(50.0 * np.arange(1, 201), score.shape)
-    top = log_mixture(score, information, 0.05 * shifts, weights).max(axis=1)
-    for error in (0.1, 0.01):
-        hits = int((top >= math.log(1.0 / error)).sum())
-        assert 0 < hits <= runs * error + 3.0 * math.sqrt(runs * error)
+@given(st.floats(-5, 35))
+def test_the_tail_is_a_close_upper_bound(z: float) -> None:
+    found, exact = float(log_tail(np.array(z))), float(stats.norm.logsf(z))
+    assert found >= exact - 1e-9
+    if z > 0.0:
+        assert found <= exact + 0.08
 
 
-@given(st.floats(-300, 300), st.floats(0.1, 1e4), st.floats(0.1, 20))
-def test_crossed_is_the_mixture_at_the_bound(score: float, information: float, bound: float) -> None:
-    s, i, b = (np.array([x]) for x in (score, information, bound))
-    shifts = 0.05 * FALLS
-    expected = bool((s > 0)[0] and log_mixture(s, i, shifts, FALL_WEIGHTS)[0] >= bound)
-    assert bool(crossed(s, i, shifts, FALL_WEIGHTS, b)[0]) == expected
+def walks(correlation: float, drift: float, runs: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised sums (z) and information of runs whose increments are correlated: z by run and look."""
+    rng, looks = np.random.default_rng(0), 200
+    noise = rng.standard_normal((runs, looks))
+    for look in range(1, looks):
+        noise[:, look] = correlation * noise[:, look - 1] + math.sqrt(1.0 - correlation**2) * noise[:, look]
+    lags = correlation ** np.abs(np.arange(looks)[:, None] - np.arange(looks)[None, :])
+    variance = np.diag(np.cumsum(np.cumsum(lags, axis=0), axis=1))
+    information = 20.0 * (1.0 + correlation) / (1.0 - correlation) * np.arange(1, looks + 1) ** 2 / variance
+    z = np.cumsum(noise, axis=1) / np.sqrt(variance) + drift * np.sqrt(information)
+    return z, information
+
+
+@pytest.mark.parametrize("shares", [FALLS, GAINS])
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_a_plan_errs_no_more_than_promised_and_sees_its_shift(shares: dict[float, float], correlation: float) -> None:
+    plan, error = Plan(0.05, shares, 0.05), 0.05
+
+    def fired(drift: float, until: float = math.inf) -> float:
+        z, information = walks(correlation, drift)
+        judged, out = np.zeros(z.shape[0]), np.zeros(z.shape[0], dtype=bool)
+        for look in range(z.shape[1]):
+            if information[look] > until:
+                break
+            now = np.full(z.shape[0], information[look])
+            out |= plan.fires(z[:, look], now, judged)
+            judged = np.maximum(judged, now)
+        return float(out.mean())
+
+    assert 0.0 < fired(0.0) <= error + 3.0 * math.sqrt(error / 4000)
+    assert fired(0.05, 1.05 * level(0.05, shares, error, 1.0)) >= 0.5
+
+
+def test_a_look_that_reaches_many_levels_may_spend_all_of_them() -> None:
+    plan, z = Plan(0.05, FALLS, 0.01), np.array([quantile(0.01) + 0.02])
+    assert plan.fires(z, np.array([1e9]), np.zeros(1))[0]
+    assert not plan.fires(z, np.array([1e9]), np.array([1e9]))[0]
+    assert not plan.fires(z, np.array([level(0.05, FALLS, 0.01, 3.0)]), np.zeros(1))[0]
+
+
+def test_the_stretch_before_a_window_predicts_requests_that_outlast_both() -> None:
+    rng, runs = np.random.default_rng(0), 20000
+    lasting = rng.normal(0.0, 1.0, (runs, 1))
+    window, before = (lasting + 0.5 * rng.normal(0.0, 1.0, (runs, 1)) for _ in range(2))
+    rest = 0.1 * rng.normal(0.0, 1.0, (runs, 1))
+
+    def known(change: np.ndarray, variance: float, drafts: float) -> Windows:
+        flat = np.full((runs, 1), variance)
+        return Windows(change, 0.9 * flat, 0.1 * flat, flat, np.full((runs, 1), drafts))
+
+    surplus, left = predicted(
+        known(window, 1.25, 1.0),
+        known(0.5 * (window + before), 1.125, 2.0),
+        known(before, 1.25, 1.0),
+        known(rest, 0.01, 100.0),
+    )
+    assert left == pytest.approx(np.full((runs, 1), 1.0 - 1.0 / 1.26 / 1.25), rel=0.01)
+    assert float((window - surplus).var()) == pytest.approx(1.25 * float(left[0, 0]), rel=0.03)
+
+
+@given(st.lists(st.floats(1, 400), min_size=1, max_size=40))
+def test_stretches_lie_between_their_windows(gaps: list[float]) -> None:
+    ages = np.cumsum(gaps)[::-1]
+    windows, earlier = stretches(ages)
+    assert (ages[earlier] > ages[windows]).all()
+    assert (earlier > 0).all()
+
+
+def test_later_windows_spend_less_the_longer_a_canary_lasts() -> None:
+    test = LengthTest(0.05, 0.009, 0.01, 1)
+
+    def fails(z: float, elapsed: float) -> bool:
+        return bool(test.later_fails(np.array([[-z]]), np.ones((1, 1)), np.array([60.0]), elapsed)[0, 0])
+
+    assert not fails(3.5, 1800.0)
+    assert fails(4.9, 1800.0)
+    assert not fails(4.9, 40000.0)
+    assert fails(7.0, 40000.0)
 
 
 @given(st.floats(0, 1), st.floats(0.01, 0.99))
@@ -59,7 +120,7 @@ def test_entropy_is_zero_only_at_equality(a: float, b: float) -> None:
 
 def test_the_interval_shrinks_and_meets_the_margin_near_a_pass() -> None:
     needed = needed_information(0.05, 0.01)
-    assert half_width(2.0 * needed, 0.05, 0.01) < half_width(needed, 0.05, 0.01) < 0.08
+    assert half_width(2.0 * needed, needed, 0.01) < half_width(needed, needed, 0.01) < 0.08
 
 
 def white(looks: int, variance: float, pods: int = 4, seed: int = 1) -> Dispersion:

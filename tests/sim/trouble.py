@@ -1,0 +1,125 @@
+"""What traffic and fleets do besides falling: none of it may fail a canary, whatever the method is told of it.
+
+Vectorised like the bench's other cells, on the kernel that the controller calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from specdecode.acceptance.dispersion import Curve
+from tests.sim.law import mean_accepted
+from tests.sim.ours import NEVER, Counts, Outcome, factor, observed, pasts, play, settings
+from tests.sim.traffic import ArmTraffic, Array, Traffic, simulate
+
+LOOKS = 720
+FALLS = (0.0, 0.05)
+CLIENTS = (5, 20, 100)
+# Standard deviation between clients of the acceptance of their traffic, as a part of it.
+_UNLIKE = 0.1
+_PODS, _STABLE_PODS = 2, 8
+_TRAFFICS = (Traffic(running=20.0, spread=0.15), Traffic(running=20.0, spread=0.3))
+
+
+def drift(looks: int) -> Array:
+    """Acceptance over time: a wave of half an hour, a sudden fall by a quarter at 20 minutes, half of it back at 40."""
+    look = np.arange(looks)
+    wave = 1.0 + 0.1 * np.sin(look * 2.0 * np.pi / 360.0)
+    return np.asarray(wave * np.where(look < 240, 1.0, np.where(look < 480, 0.75, 0.875)))
+
+
+def _scaled(arm: ArmTraffic, traffic: Traffic, fall: float, more: Array, rng: np.random.Generator) -> Counts:
+    return observed(arm, traffic, factor(fall, mean_accepted(traffic)) * more, rng)
+
+
+def _relative(fall: float, traffic: Traffic, path: Array) -> Array:
+    """What takes the canary's length by ``fall`` below stable's while stable's acceptance follows ``path``."""
+    accepted = mean_accepted(traffic) * path
+    return np.asarray(((1.0 - fall) * (1.0 + accepted) - 1.0) / accepted)
+
+
+def _cut(arm: ArmTraffic, keep: Array) -> ArmTraffic:
+    """The arm with some increments lost; ``keep`` by run, look and Pod."""
+    return replace(arm, drafts=arm.drafts * keep, accepted=arm.accepted * keep, first=arm.first * keep)
+
+
+def run(seed: int, runs: int) -> dict[tuple[str, float], Outcome]:
+    """Outcomes by trouble (with the traffic's spread) and fall."""
+    out: dict[tuple[str, float], Outcome] = {}
+    for traffic in _TRAFFICS:
+        out |= {
+            (f"{title}, spread {traffic.spread:g}", fall): o for (title, fall), o in _one(traffic, seed, runs).items()
+        }
+    return out
+
+
+def _one(traffic: Traffic, seed: int, runs: int) -> dict[tuple[str, float], Outcome]:
+    rng = np.random.default_rng(seed)
+    known = pasts(traffic, 1, 20, (_STABLE_PODS,))[_STABLE_PODS]
+    pick = rng.integers(0, 20, runs)
+    past = Curve(known.base, *(a[pick] for a in known.arrays()))
+    rules, ones = settings(), np.ones(LOOKS)
+    others = traffic.running * (1.0 - traffic.weight) / traffic.weight
+
+    def arm(pods: int, running: float, *, empty: bool, shares: Array | None = None) -> ArmTraffic:
+        return simulate(
+            traffic, rng, runs=runs, looks=LOOKS, pods=pods, running=running, from_empty=empty, shares=shares
+        )
+
+    stable, canary = arm(_STABLE_PODS, others, empty=False), arm(_PODS, traffic.running, empty=True)
+    plain = observed(stable, traffic, ones, rng)
+    out: dict[tuple[str, float], Outcome] = {}
+
+    def case(title: str, mine: ArmTraffic, blind: frozenset[int] = frozenset(), past: Curve | None = past) -> None:
+        cells = [_scaled(mine, traffic, fall, ones, rng) for fall in FALLS]
+        out.update({(title, f): o for f, o in zip(FALLS, play(cells, plain, past, rules, blind), strict=True)})
+
+    case("no history", canary, past=None)
+    gaps = np.flatnonzero(rng.random(LOOKS) < 0.1)
+    case("scrapes late or missing", canary, frozenset([*gaps.tolist(), *range(100, 112), *range(300, 306)]))
+    restarts = np.ones((runs, LOOKS, _PODS))
+    for pod in range(_PODS):
+        # What was counted since the last scrape is lost, and a minute goes by until the next request.
+        for at in rng.integers(12, LOOKS - 12, (6, runs)):
+            for more in range(12):
+                restarts[np.arange(runs), at + more, pod] = 0.0
+    case("Pods restart", _cut(canary, restarts))
+    hanging = np.ones((runs, LOOKS, _PODS))
+    hanging[:, 120:, 1] = 0.0
+    case("a Pod hangs", _cut(canary, hanging))
+    case("uneven Pods", arm(_PODS, traffic.running, empty=True, shares=np.array([0.85, 0.15])))
+
+    path = drift(LOOKS)
+    both = observed(stable, traffic, path, rng)
+    cells = [observed(canary, traffic, path * _relative(fall, traffic, path), rng) for fall in FALLS]
+    out.update({("drift", f): o for f, o in zip(FALLS, play(cells, both, past, rules), strict=True)})
+
+    for clients in CLIENTS:
+        # A tenth of the connections leads to the canary; each client's traffic is as it is.
+        few = max(1, round(clients * traffic.weight))
+        means = [1.0 + _UNLIKE * rng.standard_normal((runs, n)).mean(axis=1) for n in (few, clients - few)]
+        unlike = np.repeat((means[0] / means[1])[:, None], LOOKS, axis=1)
+        cells = [observed(canary, traffic, unlike, rng)]
+        out[(f"split by connection, {clients} clients", 0.0)] = play(cells, plain, past, rules)[0]
+    return out
+
+
+def joined(parts: list[dict[tuple[str, float], Outcome]]) -> list[dict[str, Any]]:
+    """Failing and passing of all batches by trouble and fall."""
+    rows = []
+    for title, fall in parts[0]:
+        fail = np.concatenate([p[(title, fall)].fail for p in parts])
+        passed = np.concatenate([p[(title, fall)].passed for p in parts])
+        rows.append(
+            {
+                "cell": f"{title}, fall {fall:g}",
+                "fall": fall,
+                "runs": int(fail.size),
+                "fails": int((fail < NEVER).sum()),
+                "passes": int((passed < fail).sum()),
+            }
+        )
+    return rows
