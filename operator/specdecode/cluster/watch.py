@@ -99,9 +99,12 @@ async def run(
         kopf.on.event(kind.group, kind.version, kind.plural, id=f"watch-{kind.plural}", registry=registry)(
             _handler(kind, store, health, clock)
         )
+    # kopf would name itself after the process's user, who has no name in a container and ends the process there.
+    identity: Any = "specdecode-operator"
     await kopf.operator(
         registry=registry,
         settings=settings(kinds),
+        identity=identity,
         standalone=True,
         clusterwide=not namespaces,
         namespaces=namespaces,

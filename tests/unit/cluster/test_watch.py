@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterable
 from itertools import islice
@@ -55,6 +56,30 @@ def test_kopf_is_told_to_write_nothing_and_to_filter_at_the_server() -> None:
     backoffs = settings.networking.error_backoffs
     assert isinstance(backoffs, Iterable)
     assert list(islice(backoffs, 100))[-1] == 30.0
+
+
+async def test_kopf_needs_no_user_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its image the operator runs as a number that no passwd file knows."""
+    told: dict[str, Any] = {}
+
+    async def operator(**arguments: Any) -> None:
+        told.update(arguments)
+
+    async def config() -> Configuration:
+        return Configuration(host="https://api:6443")
+
+    monkeypatch.setattr(watch.kopf, "operator", operator)
+    await watch.run(
+        config=config,
+        kinds=WATCHED,
+        namespaces=(),
+        store=Store(lambda _key: None),
+        health=Health(),
+        clock=Clock(),
+        ready=asyncio.Event(),
+        stop=asyncio.Event(),
+    )
+    assert told["identity"] == "specdecode-operator"
 
 
 async def test_events_feed_the_store_and_are_a_sign_of_life() -> None:
