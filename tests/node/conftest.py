@@ -10,22 +10,34 @@ from tests.node import models, product, release
 from tests.node import node as nodes
 from tests.node.deployment import Deployment, manifest
 from tests.node.models import Models
-from tests.node.node import Node
+from tests.node.node import Node, Outside
 from tests.node.settings import STAND_IN_IMAGE
 from tests.node.workshop import Workshop
 
 
 @pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
-    """A node; this process is in its network. One that was up before stays up."""
+def entered() -> Iterator[tuple[Node, Outside]]:
+    """A node, whose network this process is in, and the way out of it. One that was up before stays up."""
     before = Node.running()
     running = before or nodes.up()
     try:
-        with running.network():
-            yield running
+        with running.network() as outside:
+            yield running, outside
     finally:
         if before is None:
             nodes.down()
+
+
+@pytest.fixture(scope="session")
+def node(entered: tuple[Node, Outside]) -> Node:
+    """The node; this process is in its network."""
+    return entered[0]
+
+
+@pytest.fixture(scope="session")
+def outside(entered: tuple[Node, Outside]) -> Outside:
+    """What needs the machine's own network runs within it."""
+    return entered[1]
 
 
 @pytest.fixture
@@ -36,9 +48,11 @@ def workshop(node: Node, request: pytest.FixtureRequest) -> Iterator[Workshop]:
 
 
 @pytest.fixture(scope="session")
-def operator(node: Node) -> Node:
+def operator(node: Node, outside: Outside) -> Node:
     """The node, with the operator installed by its chart."""
-    for archive in product.ensure(product.OPERATOR, product.ROUTER):
+    with outside:
+        archives = product.ensure(product.OPERATOR, product.ROUTER)
+    for archive in archives:
         node.ctr.load(archive)
     release.install(node)
     return node

@@ -41,7 +41,7 @@ def program() -> Path:
 
 
 @contextmanager
-def traefik(node: Node, namespace: str) -> Iterator[str]:
+def traefik(program: Path, node: Node, namespace: str) -> Iterator[str]:
     """A Gateway `NAME` in a namespace, with Traefik behind it; the URL that clients use."""
     arguments = [
         "--providers.kubernetesgateway",
@@ -53,7 +53,7 @@ def traefik(node: Node, namespace: str) -> Iterator[str]:
     ]
     environment = os.environ | {"KUBECONFIG": str(node.kubeconfig)}
     log = run_folder() / "traefik.log"
-    child = Child.start("traefik", [str(program()), *arguments], log, env=environment)
+    child = Child.start("traefik", [str(program), *arguments], log, env=environment)
     try:
         gateway_class = {"controllerName": "traefik.io/gateway-controller"}
         node.api.request(

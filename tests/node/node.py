@@ -29,6 +29,24 @@ _START: Final = 600.0
 
 
 @dataclass(frozen=True)
+class Outside:
+    """The way back, for as long as the body of `with` lasts: there are no package indexes in the node's network.
+
+    Attributes:
+        own, other: descriptors of the network namespaces outside and inside.
+    """
+
+    own: int
+    other: int
+
+    def __enter__(self) -> None:
+        _enter(self.own)
+
+    def __exit__(self, *_: object) -> None:
+        _enter(self.other)
+
+
+@dataclass(frozen=True)
 class Node:
     """A node that is up.
 
@@ -63,12 +81,12 @@ class Node:
         return Api(Endpoint.from_kubeconfig(self.kubeconfig))
 
     @contextlib.contextmanager
-    def network(self) -> Iterator[None]:
+    def network(self) -> Iterator[Outside]:
         """Have this thread, and the threads and processes that it starts, in the node's network."""
         with Path("/proc/thread-self/ns/net").open() as own, Path(f"/proc/{self.pid}/ns/net").open() as other:
             _enter(other.fileno())
             try:
-                yield
+                yield Outside(own.fileno(), other.fileno())
             finally:
                 _enter(own.fileno())
 

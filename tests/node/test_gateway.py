@@ -5,24 +5,27 @@ from __future__ import annotations
 import pytest
 
 from tests.bed.processes import wait_for
-from tests.node import models
+from tests.node import gateway, models
 from tests.node.deployment import Deployment, manifest
-from tests.node.gateway import NAME, traefik
 from tests.node.load import Load
 from tests.node.models import BAD, GOOD, Models
-from tests.node.node import Node
+from tests.node.node import Node, Outside
 from tests.node.settings import STAND_IN_IMAGE
 from tests.node.workshop import Workshop
 
 
-def test_by_request(operator: Node, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]) -> None:
+def test_by_request(
+    operator: Node, outside: Outside, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with outside:
+        program = gateway.program()
     models.claim_all(operator, workshop.name, weights)
     resource = manifest(workshop.name, STAND_IN_IMAGE)
-    resource["spec"]["traffic"] = {"gateway": {"parentRefs": [{"name": NAME}]}}
+    resource["spec"]["traffic"] = {"gateway": {"parentRefs": [{"name": gateway.NAME}]}}
     resource["spec"]["rollout"]["steps"] = [{"weight": 10}, {"weight": 50}, {"weight": 100}]
     del resource["spec"]["rollout"]["analysis"]["connectionSplit"]  # each request counts for itself
     tiny = Deployment(operator, resource)
-    with traefik(operator, workshop.name) as url:
+    with gateway.traefik(program, operator, workshop.name) as url:
         tiny.apply()
         tiny.wait_ready(180)
         with Load(url, "tiny", weights.good.cycle, rate=20) as load:

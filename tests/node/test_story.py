@@ -14,7 +14,7 @@ from tests.node import models, product
 from tests.node.deployment import Deployment, manifest
 from tests.node.load import Load
 from tests.node.models import BAD, GOOD, Models
-from tests.node.node import Node
+from tests.node.node import Node, Outside
 from tests.node.product import VLLM
 from tests.node.workshop import Workshop
 
@@ -23,8 +23,12 @@ def test_with_stand_ins(light: Deployment, weights: Models, capsys: pytest.Captu
     _tell(light, weights, capsys, rate=10.0)
 
 
-def test_with_vllm(operator: Node, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    for archive in product.ensure(VLLM):
+def test_with_vllm(
+    operator: Node, outside: Outside, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with outside:
+        archives = product.ensure(VLLM)
+    for archive in archives:
         operator.ctr.load(archive)
     models.claim_all(operator, workshop.name, weights)
     tiny = Deployment(operator, manifest(workshop.name, VLLM))

@@ -12,8 +12,8 @@ import pytest
 
 from tests.bed import helm
 from tests.bed.control_plane import ROOT
-from tests.node import release
-from tests.node.node import Node
+from tests.node import product, release
+from tests.node.node import Node, Outside
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
@@ -23,7 +23,9 @@ def commands() -> str:
     return "\n".join(re.findall(r"^```bash\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL))
 
 
-def test_the_tutorial(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tutorial(node: Node, outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
+    with outside:
+        product.ensure(product.OPERATOR, product.ROUTER)  # a person builds images outside
     release.remove(node)  # of other tests
     folders = [Path(sys.executable).parent, node.kubectl_path.parent, helm.ensure("3").parent]
     path = ":".join([*map(str, folders), os.environ["PATH"]])
