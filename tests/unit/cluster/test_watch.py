@@ -68,7 +68,7 @@ async def test_kopf_needs_no_user_with_a_name(monkeypatch: pytest.MonkeyPatch) -
     async def config() -> Configuration:
         return Configuration(host="https://api:6443")
 
-    monkeypatch.setattr(watch.kopf, "operator", operator)
+    monkeypatch.setattr("kopf.operator", operator)
     await watch.run(
         config=config,
         kinds=WATCHED,
