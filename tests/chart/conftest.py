@@ -52,9 +52,11 @@ def helm(request: pytest.FixtureRequest, bed: Bed, tmp_path: Path) -> Helm:
 @pytest.fixture
 def release(bed: Bed, helm3: Helm) -> Iterator[Helm]:
     """The chart as it is, installed; taken away afterwards with all of its traces."""
-    helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "300s")
-    yield helm3
-    clean(bed, helm3)
+    try:
+        helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "300s")
+        yield helm3
+    finally:
+        clean(bed, helm3)
 
 
 def clean(bed: Bed, helm: Helm) -> None:

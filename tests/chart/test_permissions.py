@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -52,12 +53,14 @@ def everything(
     bed: Bed, fleet: Fleet, helm3: Helm, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[Request]]:
     """All that an operator does in a life: every kind made, changed and removed, a lost Node, names taken."""
-    helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "300s")
-    namespace = bed.namespace("permissions")
-    _live(bed, namespace)
-    yield list(requests(bed.audit_log, user=USER))
-    bed.kubectl("delete", "namespace", namespace, "--timeout=300s")
-    clean(bed, helm3)
+    namespace, began = bed.namespace("permissions"), time.time()
+    try:
+        helm3("install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "300s")
+        _live(bed, namespace)
+        yield list(requests(bed.audit_log, user=USER, since=began))
+    finally:
+        bed.kubectl("delete", "namespace", namespace, "--timeout=300s")
+        clean(bed, helm3)
 
 
 def resource(name: str, **spec: Json) -> Json:

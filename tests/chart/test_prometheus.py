@@ -7,6 +7,7 @@ import shutil
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ class Prometheus:
         return found
 
 
+@contextmanager
+def removed(bed: Bed) -> Iterator[None]:
+    """Removes the namespace at the end, however that comes."""
+    try:
+        yield
+    finally:
+        bed.kubectl("delete", "namespace", NAMESPACE, "--timeout=300s")
+
+
 @pytest.fixture
 def canary(bed: Bed, fleet: Fleet, release: Helm) -> Iterator[OperatorProcess]:
     """The operator, with a resource whose second revision was promoted and whose third is on trial."""
@@ -89,9 +99,10 @@ def canary(bed: Bed, fleet: Fleet, release: Helm) -> Iterator[OperatorProcess]:
         found: dict[str, Any] = bed.api.get("SpecDecodeDeployment", NAMESPACE, "glm").get("status", {})
         return found
 
-    with chart_operator(bed) as operator:
+    with removed(bed), chart_operator(bed) as operator:
         applied({}, 3)
-        wait_for("the first revision", lambda: status().get("stable", {}).get("revision") == 1, 360)
+        ready = lambda: is_true(bed.api.get("SpecDecodeDeployment", NAMESPACE, "glm"), "Ready")  # noqa: E731
+        wait_for("the first revision", ready, 360)
         capacity = {role: {"maxSurge": "100%", "maxUnavailable": 0} for role in ("prefill", "decode")}
         applied({"steps": [{"weight": 100}], "promotionDelay": "1s", "capacity": capacity}, 2)
         promoted = lambda: status().get("stable", {}).get("revision") == 2 and status().get("baseline")  # noqa: E731
@@ -99,7 +110,6 @@ def canary(bed: Bed, fleet: Fleet, release: Helm) -> Iterator[OperatorProcess]:
         applied({"steps": [{"weight": 50, "pause": {}}, {"weight": 100}], "capacity": capacity}, 3)
         wait_for("the third to have traffic", lambda: status().get("weight", {}).get("reached"), 360)
         yield operator
-    bed.kubectl("delete", "namespace", NAMESPACE, "--timeout=300s")
 
 
 def test_every_panel_has_data_while_a_canary_is_on_trial(bed: Bed, canary: OperatorProcess, tmp_path: Path) -> None:
