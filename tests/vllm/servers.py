@@ -99,8 +99,8 @@ def post(url: str, body: Mapping[str, Any], timeout: float = 180.0) -> Answer:
             return Answer(error.code, {"text": text})
 
 
-def get(url: str, timeout: float = 10.0) -> str:
-    """GET a text.
+def get(url: str, timeout: float = 60.0) -> str:
+    """GET a text, in time even from a busy machine.
 
     Raises:
         OSError: no answer, or a status that is no success.
