@@ -112,7 +112,10 @@ class Controller:
                 with self._metrics.reconcile_seconds.time():
                     await self._visit(key)
             except NotLeaderError:
-                log.info("not the leader any more: %s/%s is left as it is", *key)
+                # A renewal that is only late makes this process the leader again, and no event would bring the key
+                # back. If the Lease is lost the process ends.
+                delay = self._queue.failed(key)
+                log.info("not the leader at this moment: %s/%s again in %.1f s", *key, delay)
             except Exception as error:
                 self._metrics.reconcile_errors.inc()
                 delay = self._queue.failed(key)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from specdecode.api import SpecDecodeDeploymentStatus
-from specdecode.cluster.client import ApiError, Client
+from specdecode.cluster.client import ApiError, Client, NotLeaderError
 from specdecode.cluster.controller import Controller
 from specdecode.cluster.events import Recorder
 from specdecode.cluster.executor import Executor
@@ -195,7 +195,7 @@ async def test_an_edit_between_seeing_and_writing_makes_the_plan_anew(world: Wor
     edits = iter([{"rollout": {"paused": True}}])
 
     def edit(verb: str, _kind: str, _name: str) -> None:
-        if verb == "apply_status":
+        if verb == "put_status":
             for fields in edits:
                 world.put(**fields)
 
@@ -264,7 +264,7 @@ async def test_a_resource_that_can_t_be_read_says_so_once_and_what_runs_is_left_
     world.client.writes.clear()
     world.put(speculation={"depth": "three"})
     await world.settle()
-    assert world.client.writes == [("apply_status", "SpecDecodeDeployment", "glm")]
+    assert world.client.writes == [("put_status", "SpecDecodeDeployment", "glm")]
     status, reason, message = world.condition("Ready")
     assert (status, reason) == ("False", "Unreadable")
     assert message.startswith("spec.speculation.depth: ")
@@ -295,3 +295,17 @@ async def test_an_exception_backs_off_is_counted_and_ends_nothing(
     assert world.metrics.registry.get_sample_value("specdecode_reconcile_errors_total") == 1.0
     assert "a/glm: a bug; again in" in caplog.text
     assert "Traceback" in caplog.text
+
+
+async def test_what_a_late_renewal_of_the_lease_has_stopped_is_done_later(world: World) -> None:
+    def refuse(*_: object) -> None:
+        world.queue.close()
+        raise NotLeaderError("the Lease isn't ours at this moment")
+
+    world.put()
+    world.client.before = refuse
+    await world.controller.work()
+    assert world.client.writes == []
+    world.clock.now += 10.0
+    world.queue._ripen()
+    assert list(world.queue._ready) == [KEY]
