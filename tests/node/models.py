@@ -59,16 +59,15 @@ def claim_all(node: Node, namespace: str, models: Models) -> None:
 
 def claim(node: Node, namespace: str, folder: Path, name: str) -> None:
     """A PersistentVolumeClaim for a folder of the node, bound: Pods under restricted Pod security mount no hostPath."""
-    volume = f"{namespace}-{name}"
     capacity = {"storage": "1Gi"}
     modes = ["ReadOnlyMany"]
-    node.api.request(
+    made = node.api.request(
         "POST",
         "/api/v1/persistentvolumes",
         {
             "apiVersion": "v1",
             "kind": "PersistentVolume",
-            "metadata": {"name": volume},
+            "metadata": {"generateName": f"{namespace}-{name}-"},
             "spec": {
                 "capacity": capacity,
                 "accessModes": modes,
@@ -90,7 +89,7 @@ def claim(node: Node, namespace: str, folder: Path, name: str) -> None:
                 "accessModes": modes,
                 "resources": {"requests": capacity},
                 "storageClassName": "",
-                "volumeName": volume,
+                "volumeName": made["metadata"]["name"],
             },
         },
     )

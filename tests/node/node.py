@@ -26,6 +26,8 @@ _CLONE_NEWNET: Final = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _START: Final = 600.0
 """Seconds."""
+_SHARES: Final = 16384
+"""Of processor time for all Pods together, where a process has 1024."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,10 @@ def _start() -> Node:
         Path(folder).mkdir(parents=True, exist_ok=True)
     for group in _cgroups():
         group.mkdir(exist_ok=True)
+        shares = group / "cpu.shares"
+        if shares.exists():
+            # All Pods together would weigh as much as one other process of a busy machine.
+            shares.write_text(str(_SHARES))
     log = run / "supervisor.log"
     with log.open("wb") as out:
         process = subprocess.Popen(

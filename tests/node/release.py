@@ -23,6 +23,8 @@ VALUES: Final = {
     "routerImage.registry": "localhost",
     "image.tag": OPERATOR.rpartition(":")[2],
     "routerImage.tag": ROUTER.rpartition(":")[2],
+    # Long enough that a busy machine doesn't end it.
+    "leaderElection.durationSeconds": "40",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -64,7 +65,8 @@ class Workshop:
 
     def __init__(self, node: Node, title: str) -> None:
         self.node = node
-        self.name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:50]
+        short = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:50]
+        self.name = f"{short}-{secrets.token_hex(2)}"  # one of that title may still be on its way out
 
     def __enter__(self) -> Self:
         make_namespace(self.node, self.name)
