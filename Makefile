@@ -105,8 +105,8 @@ bed-up: $(STAMP) ## Keep a control plane with simulated Pods up, and print how t
 bed-down: $(STAMP) ## Take it down
 	@$(BIN)/python -m tests.bed down
 
-bench-analysis: $(STAMP) ## How right and how fast the analysis is: build/bench/analysis.json
-	$(BIN)/python -m tests.sim.bench --seed $(SEED)
+bench-analysis: $(STAMP) ## How right and how fast the analysis is: build/bench/analysis.json, and the tables in docs/analysis.md
+	$(BIN)/python -m tests.sim.bench --seed $(SEED) --docs docs/analysis.md
 
 bench-main: $(STAMP) ## How fast a fall is caught on the control plane: build/bench/main.json
 	$(BIN)/python -m tests.bench.main_job --seed $(SEED)

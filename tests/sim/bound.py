@@ -12,7 +12,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg, stats
 
+from tests.sim.law import mean_accepted
 from tests.sim.oracle import oracle
+from tests.sim.ours import factor as kept
 from tests.sim.traffic import Traffic
 
 LOOKS = 720
@@ -24,10 +26,12 @@ def lower_bound(traffic: Traffic, margin: float, error: float, falls: tuple[tupl
     drafts = law.drafts
     # Whitened: what is new in each look, given all before.
     factor = linalg.cholesky(law.whole, lower=True)
-    out = []
+    accepted, out = mean_accepted(traffic), []
     for fall, onset in falls:
         shift = np.where(np.arange(LOOKS) >= onset, (fall - margin) * law.length * drafts, 0.0)
         information = np.cumsum(linalg.solve_triangular(factor, shift, lower=True) ** 2)
+        # A canary that accepts less has less noise; as if it had had no more before.
+        information /= kept(fall, accepted) ** 2
         reached = information >= float(stats.norm.isf(error)) ** 2
         out.append(float(drafts[onset : int(reached.argmax()) + 1].sum()) if reached.any() else float("inf"))
     return out

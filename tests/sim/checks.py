@@ -88,7 +88,7 @@ def few_errors(seed: int, runs: int) -> Tally:
     misses = 0
     for k in range(runs):
         fleet = Fleet(seed + k, Behaviour(running=60, failing=0.001), Behaviour(running=60, failing=0.001), pods=(2, 1))
-        misses += any(v.kind is VerdictKind.FAIL for v in _play(fleet, 240))
+        misses += any(v.kind is VerdictKind.FAIL for v in _play(fleet, 120))
     return _tally(misses, runs)
 
 

@@ -34,7 +34,7 @@ def delay(first: np.ndarray[Any, Any], onset: int, drafts: Array) -> dict[str, f
     """Median and tenths of drafts and seconds from the onset to the call; never is infinite."""
     kept = first > onset
     called = kept & (first < NEVER)
-    index = np.minimum(first, _LOOKS) - 1
+    index = np.minimum(first, drafts.shape[1]) - 1
     before = drafts[:, onset - 1] if onset else np.zeros(first.size)
     spent = np.where(called, drafts[np.arange(first.size), index] - before, np.inf)[kept]
     seconds = np.where(called, (first - onset) * LOOK, np.inf)[kept]

@@ -64,13 +64,13 @@ class Oracle:
         return self._ratio(mean, total, variance, self._sums[1:], shift)
 
     def any_onset(self, canary: Counts, stable: Counts, shift: float) -> Array:
-        """The largest log likelihood ratio over all windows that end at each look, by run and look."""
+        """The largest log likelihood ratio over the windows that end at each look, by run and look."""
         surplus, drafts = self.surplus(canary, stable)
         runs, looks = surplus.shape
         sums = np.concatenate([np.zeros((runs, 1)), np.cumsum(surplus, axis=1)], axis=1)
         counts = np.concatenate([np.zeros((runs, 1)), np.cumsum(drafts, axis=1)], axis=1)
         best = np.full((runs, looks), -np.inf)
-        for age in range(1, looks + 1):
+        for age in ages(looks):
             window = counts[:, age:] - counts[:, :-age]
             mean = (sums[:, age:] - sums[:, :-age]) / np.maximum(window, 1.0)
             ratio = self._ratio(mean, window, self._window(age), self._sums[age:] - self._sums[:-age], shift)
@@ -82,6 +82,14 @@ class Oracle:
         wanted = shift * self.length
         ratio = (wanted * mean - 0.5 * wanted**2) / variance * (drafts / expected)
         return np.where(drafts > 0.0, ratio, -np.inf)
+
+
+def ages(looks: int) -> list[int]:
+    """Lengths of windows, all of them to within 2 %."""
+    out = [1]
+    while out[-1] < looks:
+        out.append(max(out[-1] + 1, int(out[-1] * 1.04)))
+    return [*out[:-1], looks]
 
 
 def threshold(null: Array, error: float) -> float:

@@ -21,6 +21,8 @@ CLIENTS = (5, 20, 100)
 # Standard deviation between clients of the acceptance of their traffic, as a part of it.
 _UNLIKE = 0.1
 _PODS, _STABLE_PODS = 2, 8
+# Stable's pasts and their hours.
+_PASTS, _HOURS = 20, 2.0
 _TRAFFICS = (Traffic(running=20.0, spread=0.15), Traffic(running=20.0, spread=0.3))
 
 
@@ -46,27 +48,30 @@ def _cut(arm: ArmTraffic, keep: Array) -> ArmTraffic:
     return replace(arm, drafts=arm.drafts * keep, accepted=arm.accepted * keep, first=arm.first * keep)
 
 
-def run(seed: int, runs: int) -> dict[tuple[str, float], Outcome]:
+def run(
+    seed: int, runs: int, traffics: tuple[Traffic, ...] = _TRAFFICS, looks: int = LOOKS
+) -> dict[tuple[str, float], Outcome]:
     """Outcomes by trouble (with the traffic's spread) and fall."""
     out: dict[tuple[str, float], Outcome] = {}
-    for traffic in _TRAFFICS:
+    for traffic in traffics:
         out |= {
-            (f"{title}, spread {traffic.spread:g}", fall): o for (title, fall), o in _one(traffic, seed, runs).items()
+            (f"{title}, spread {traffic.spread:g}", fall): o
+            for (title, fall), o in _one(traffic, seed, runs, looks).items()
         }
     return out
 
 
-def _one(traffic: Traffic, seed: int, runs: int) -> dict[tuple[str, float], Outcome]:
+def _one(traffic: Traffic, seed: int, runs: int, looks: int) -> dict[tuple[str, float], Outcome]:
     rng = np.random.default_rng(seed)
-    known = pasts(traffic, 1, 20, (_STABLE_PODS,))[_STABLE_PODS]
-    pick = rng.integers(0, 20, runs)
+    known = pasts(traffic, 1, _PASTS, (_STABLE_PODS,), _HOURS)[_STABLE_PODS]
+    pick = rng.integers(0, _PASTS, runs)
     past = Curve(known.base, *(a[pick] for a in known.arrays()))
-    rules, ones = settings(), np.ones(LOOKS)
+    rules, ones = settings(), np.ones(looks)
     others = traffic.running * (1.0 - traffic.weight) / traffic.weight
 
     def arm(pods: int, running: float, *, empty: bool, shares: Array | None = None) -> ArmTraffic:
         return simulate(
-            traffic, rng, runs=runs, looks=LOOKS, pods=pods, running=running, from_empty=empty, shares=shares
+            traffic, rng, runs=runs, looks=looks, pods=pods, running=running, from_empty=empty, shares=shares
         )
 
     stable, canary = arm(_STABLE_PODS, others, empty=False), arm(_PODS, traffic.running, empty=True)
@@ -78,21 +83,21 @@ def _one(traffic: Traffic, seed: int, runs: int) -> dict[tuple[str, float], Outc
         out.update({(title, f): o for f, o in zip(FALLS, play(cells, plain, past, rules, blind), strict=True)})
 
     case("no history", canary, past=None)
-    gaps = np.flatnonzero(rng.random(LOOKS) < 0.1)
-    case("scrapes late or missing", canary, frozenset([*gaps.tolist(), *range(100, 112), *range(300, 306)]))
-    restarts = np.ones((runs, LOOKS, _PODS))
+    gaps = np.flatnonzero(rng.random(looks) < 0.1)
+    case("scrapes late or missing", canary, frozenset([*gaps.tolist(), *range(100, 112), *range(150, 156)]))
+    restarts = np.ones((runs, looks, _PODS))
     for pod in range(_PODS):
         # What was counted since the last scrape is lost, and a minute goes by until the next request.
-        for at in rng.integers(12, LOOKS - 12, (6, runs)):
+        for at in rng.integers(12, looks - 12, (6, runs)):
             for more in range(12):
                 restarts[np.arange(runs), at + more, pod] = 0.0
     case("Pods restart", _cut(canary, restarts))
-    hanging = np.ones((runs, LOOKS, _PODS))
-    hanging[:, 120:, 1] = 0.0
+    hanging = np.ones((runs, looks, _PODS))
+    hanging[:, looks // 6 :, 1] = 0.0
     case("a Pod hangs", _cut(canary, hanging))
     case("uneven Pods", arm(_PODS, traffic.running, empty=True, shares=np.array([0.85, 0.15])))
 
-    path = drift(LOOKS)
+    path = drift(looks)
     both = observed(stable, traffic, path, rng)
     cells = [observed(canary, traffic, path * _relative(fall, traffic, path), rng) for fall in FALLS]
     out.update({("drift", f): o for f, o in zip(FALLS, play(cells, both, past, rules), strict=True)})
@@ -101,7 +106,7 @@ def _one(traffic: Traffic, seed: int, runs: int) -> dict[tuple[str, float], Outc
         # A tenth of the connections leads to the canary; each client's traffic is as it is.
         few = max(1, round(clients * traffic.weight))
         means = [1.0 + _UNLIKE * rng.standard_normal((runs, n)).mean(axis=1) for n in (few, clients - few)]
-        unlike = np.repeat((means[0] / means[1])[:, None], LOOKS, axis=1)
+        unlike = np.repeat((means[0] / means[1])[:, None], looks, axis=1)
         cells = [observed(canary, traffic, unlike, rng)]
         out[(f"split by connection, {clients} clients", 0.0)] = play(cells, plain, past, rules)[0]
     return out

@@ -34,8 +34,10 @@ RATES = np.array([0.1, 0.3, 0.6, 0.9])
 
 # Stable's last window, for the step in which it no longer serves.
 _LAST_SECONDS = 600.0
-# Requests, in multiples of the policy's least, from which a later window's sum is taken as normal.
+# New requests, in multiples of the policy's least, from which a later window goes by what the stretch before it says.
 _NORMAL = 2.0
+# Standard errors by which such a window must be beyond the margin before that is done.
+_SHOWS = 2.0
 
 
 class Finding(IntEnum):
@@ -170,13 +172,12 @@ class Kernel:
         change, information = measured.change, 1.0 / variance
         told = information
         if counted:
-            # A window of few requests isn't near a normal law, the less the further out it is judged.
-            enough = np.full(lengths.size, _NORMAL * self.settings.min_requests)
-            enough[[0, -1]] = self.settings.min_requests
-            told = np.where(requests >= enough, information, 0.0)
+            told = np.where(requests >= self.settings.min_requests, information, 0.0)
         if self.reference is not None:
             told = np.zeros_like(information)
-        length = self._length_fails(measured, told, windows, lengths, noise, now)
+        # Requests that aren't counted can't be too few.
+        counts = requests.copy() if counted else np.full(requests.shape, np.inf)
+        length = self._length_fails(measured, told, counts, windows, lengths, noise, now)
         finding = np.zeros(ladder.runs, dtype=np.int64)
         findings = (
             (Finding.LENGTH, length),
@@ -186,7 +187,7 @@ class Kernel:
         )
         for code, fired in findings:
             finding = np.where(fired[:, :-1].any(axis=1), int(code), finding)
-        passed = self.length.passes(change[:, -1], told[:, -1])
+        passed = self.length.passes(change[:, -1], told[:, -1], counts[:, -1])
         step, rows = change.shape[1] - 1, np.arange(ladder.runs)
         worst = np.full(ladder.runs, step)
         for code, fired in findings:
@@ -209,26 +210,44 @@ class Kernel:
         return result
 
     def _length_fails(
-        self, measured: Windows, information: Array, windows: Array, lengths: Array, noise: Noise, now: float
+        self,
+        measured: Windows,
+        information: Array,
+        requests: Array,
+        windows: Array,
+        lengths: Array,
+        noise: Noise,
+        now: float,
     ) -> NDArray[np.bool_]:
         fires = np.zeros(information.shape, dtype=bool)
-        fires[:, 0] = self.length.whole_fails(measured.change[:, 0], information[:, 0])
+        fires[:, 0] = self.length.whole_fails(measured.change[:, 0], information[:, 0], requests[:, 0])
         later = slice(1, lengths.size - 1)
         surplus = measured.change + self.settings.margin
         left = np.ones_like(surplus)
         which, earlier = stretches(lengths[:-1])
-        if which.size:
-            ends, starts = windows[:, :, which], windows[:, :, earlier]
-            before = measure(Sums(*(starts - ends)), lengths[earlier] - lengths[which], noise, self.settings.margin)
-            past = Sums(*(windows[:, :, :1] - starts))
-            rest = measure(past, lengths[0] - lengths[earlier], noise, self.settings.margin)
-            known, part = predicted(measured.of(which), measured.of(earlier), before, rest)
-            # What is new in a window are the requests that came or went, and their sum must be near a normal law.
-            fits = Sums(*ends).canary_finished >= _NORMAL * self.settings.min_requests
-            surplus[:, which] -= np.where(fits, known, 0.0)
-            left[:, which] = np.where(fits, part, 1.0)
+        # A fall that doesn't show at all without the stretch before is none.
+        shows = surplus[:, which] * np.sqrt(information[:, which]) <= -_SHOWS
+        runs = np.flatnonzero(shows.any(axis=1))
+        if runs.size:
+            ends, starts = windows[:, runs][:, :, which], windows[:, runs][:, :, earlier]
+            own = Noise(noise.kappas[runs], noise.excess[runs], noise.base)
+            margin = self.settings.margin
+            before = measure(Sums(*(starts - ends)), lengths[earlier] - lengths[which], own, margin)
+            rest = measure(Sums(*(windows[:, runs, :1] - starts)), lengths[0] - lengths[earlier], own, margin)
+            known, part = predicted(measured.of(runs, which), measured.of(runs, earlier), before, rest)
+            # What is new in a window are the requests that came or went, and it takes enough of those.
+            new = Sums(*ends).canary_finished
+            fits = shows[runs] & (new >= _NORMAL * self.settings.min_requests)
+            cells = np.ix_(runs, which)
+            surplus[cells] -= np.where(fits, known, 0.0)
+            left[cells] = np.where(fits, part, 1.0)
+            requests[cells] = np.where(fits, new, requests[cells])
         fires[:, later] = self.length.later_fails(
-            surplus[:, later], information[:, later] / left[:, later], lengths[later], now - self.began
+            surplus[:, later],
+            information[:, later] / left[:, later],
+            requests[:, later],
+            lengths[later],
+            now - self.began,
         )
         return fires
 

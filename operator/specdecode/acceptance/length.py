@@ -21,15 +21,16 @@ from specdecode.acceptance.planned import Plan, level, log_tail
 FALLS = {12.0: 0.02, 6.0: 0.06, 4.0: 0.06, 3.0: 0.33, 2.2: 0.06, 1.5: 0.05, 1.0: 0.33, 0.75: 0.05, 0.5: 0.04}
 # The same for Pass; 1 is a canary as good as stable.
 GAINS = {2.0: 0.06, 1.4: 0.06, 1.0: 0.55, 0.85: 0.12, 0.7: 0.09, 0.55: 0.06, 0.4: 0.06}
-# Share of the length test's error for the window from the canary's beginning; the rest is the later starts'.
-WHOLE_SHARE = 0.7
+# Shares of the length test's error for the window from the canary's beginning and for the later starts; the rest is
+# kept for what the normal law gets wrong where requests are few.
+WHOLE_SHARE, LATER_SHARE = 0.55, 0.25
 # The later starts' share by period: the first hour, then twice as long each; every later period has this part of
 # what the one before it had.
 _PERIOD = 3600.0
 _LATER = 0.2
 # Windows of one length overlap, and there are many lengths: how many independent ones they amount to, for each that
 # fits side by side into the period.
-_OVERLAP = 10.0
+_OVERLAP = 20.0
 # The stretch before a window, in lengths of the window, and the past before that, in lengths of the stretch.
 _BEFORE = (0.5, 2.5)
 _REST = 3.0
@@ -68,16 +69,19 @@ class Windows:
         """Of the change."""
         return self.canary + self.stable
 
-    def of(self, which: NDArray[np.int64]) -> Windows:
-        """These windows."""
-        return Windows(*(getattr(self, name)[:, which] for name in ("change", "canary", "stable", "slope", "drafts")))
+    def of(self, runs: NDArray[np.int64], which: NDArray[np.int64]) -> Windows:
+        """These windows of these runs."""
+        cells = np.ix_(runs, which)
+        slope = np.broadcast_to(self.slope, self.change.shape)
+        return Windows(self.change[cells], self.canary[cells], self.stable[cells], slope[cells], self.drafts[cells])
 
 
 def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
     """Change and variance of windows of ``seconds``, (windows,).
 
-    The boundary is a canary whose length is lower by the margin because it accepts a smaller part of every draft:
-    its noise is smaller in proportion.
+    The boundary is a canary whose length is lower by the margin. If it accepts a smaller part of every draft, its
+    dispersion is smaller by that part squared; if some requests alone accept less, it isn't smaller: taken is the
+    middle, the part itself.
     """
     some = (sums.canary_drafts > 0.0) & (sums.stable_drafts > 0.0)
     drafts, others = np.maximum(sums.canary_drafts, _LITTLE), np.maximum(sums.stable_drafts, _LITTLE)
@@ -88,7 +92,7 @@ def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
     # A kappa that isn't known is NaN.
     unit = np.where(some & (kappas >= 0.0), np.maximum(kappas, _LITTLE), np.inf) / length**2
     kept = np.maximum((1.0 - margin) * length - 1.0, 0.0) / np.maximum(accepted, _LITTLE)
-    canary = unit * np.maximum(kept, 0.5) ** 2 * noise.excess[:, None] / drafts
+    canary = unit * np.maximum(kept, 0.5) * noise.excess[:, None] / drafts
     return Windows(change, canary, unit * (1.0 - margin) ** 2 / others, slope, drafts)
 
 
@@ -118,7 +122,7 @@ def stretches(ages: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
     if ages.size < 3:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    length, stretch = ages[1:, None], ages[None, 1:] - ages[1:, None]
+    length, stretch = np.maximum(ages[1:, None], _LITTLE), ages[None, 1:] - ages[1:, None]
     allowed = (stretch >= _BEFORE[0] * length) & (stretch <= _BEFORE[1] * length)
     allowed &= ages[0] - ages[None, 1:] >= _REST * stretch
     off = np.where(allowed, np.abs(stretch - length) / length, np.inf)
@@ -155,6 +159,16 @@ def needed_information(margin: float, error: float) -> float:
     return level(margin, GAINS, error, 1.0)
 
 
+def tempered(z: Array, requests: Array) -> Array:
+    """A normal variable as unlikely as Student's of ``requests`` degrees of freedom at z.
+
+    A window's variance is that of windows on average; this one's requests, few and of unlike lives, may weigh more or
+    less. sqrt(n log(1 + z**2 / n)) is the usual transformation (Wallace, Ann. Math. Stat. 30 (1959)), to first order.
+    """
+    count = np.maximum(requests, 1.0)
+    return np.asarray(np.sign(z) * np.sqrt(count * np.log1p(z**2 / count)))
+
+
 class LengthTest:
     """Fail over the whole canary and its later windows, Pass over a step; arrays by run."""
 
@@ -176,27 +190,29 @@ class LengthTest:
         """Keep these runs only."""
         self.judged, self.judged_step = self.judged[runs], self.judged_step[runs]
 
-    def passes(self, change: Array, information: Array) -> NDArray[np.bool_]:
-        """Whether the step's window passes."""
-        z = (change + self._margin) * np.sqrt(information)
+    def passes(self, change: Array, information: Array, requests: Array) -> NDArray[np.bool_]:
+        """Whether the step's window, of so many requests, passes."""
+        z = tempered((change + self._margin) * np.sqrt(information), requests)
         fires = self._pass.fires(z, information, self.judged_step)
         self.judged_step = np.maximum(self.judged_step, information)
         return fires
 
-    def whole_fails(self, change: Array, information: Array) -> NDArray[np.bool_]:
-        """Whether the window from the canary's beginning fails."""
-        z = -(change + self._margin) * np.sqrt(information)
+    def whole_fails(self, change: Array, information: Array, requests: Array) -> NDArray[np.bool_]:
+        """Whether the window from the canary's beginning, of so many requests, fails."""
+        z = tempered(-(change + self._margin) * np.sqrt(information), requests)
         fires = self._fail.fires(z, information, self.judged)
         self.judged = np.maximum(self.judged, information)
         return fires
 
-    def later_fails(self, surplus: Array, information: Array, seconds: Array, elapsed: float) -> NDArray[np.bool_]:
+    def later_fails(
+        self, surplus: Array, information: Array, requests: Array, seconds: Array, elapsed: float
+    ) -> NDArray[np.bool_]:
         """Which later windows fail, the canary being ``elapsed`` seconds old.
 
         ``surplus``: the change plus the margin, less what was predicted; ``information``: one over its variance.
         """
         period = int(np.log2(1.0 + elapsed / _PERIOD))
         length = _PERIOD * 2.0**period
-        error = (1.0 - WHOLE_SHARE) * self._error * (1.0 - _LATER) * _LATER**period
-        spend = np.log(error * np.minimum(seconds / (_OVERLAP * length), 1.0))
-        return np.asarray(log_tail(-surplus * np.sqrt(information)) <= spend)
+        error = LATER_SHARE * self._error * (1.0 - _LATER) * _LATER**period
+        spend = np.log(error * np.clip(seconds / (_OVERLAP * length), _LITTLE, 1.0))
+        return np.asarray(log_tail(tempered(-surplus * np.sqrt(information), requests)) <= spend)
