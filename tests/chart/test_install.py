@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,16 @@ def is_whole(bed: Bed) -> bool:
     return known == ["2/4"] * 2 and len(pods(bed)) == 2 + 4 + 2
 
 
+def is_watched(bed: Bed) -> bool:
+    """Whether the garbage collector watches the sample's kind, which begins some time after its definition came.
+
+    One that goes before leaves Pods whose owner nobody can ask for. With no operator nobody else watches it.
+    """
+    page = bed.kubectl("get", "--raw", "/metrics")
+    watches = re.findall(r'apiserver_longrunning_requests{[^}]*"specdecodedeployments"[^}]*"WATCH"[^}]*} (\S+)', page)
+    return any(float(number) > 0 for number in watches)
+
+
 def revisions(bed: Bed) -> list[str]:
     found = bed.api.list("ControllerRevision", SERVING, "specdecode.dev/deployment=mimo")
     return sorted(r["metadata"]["name"] for r in found if r["metadata"]["name"].count("-") == 1)
@@ -137,6 +148,7 @@ def test_install_upgrade_rollback_uninstall(
 
     # Told not to keep the CRD, it takes all of it away.
     helm("upgrade", RELEASE, CHART, *where, "--set", "crds.keep=false", "--wait", "--timeout", "300s")
+    wait_for("the garbage collector's watch", lambda: is_watched(bed), 180)
     helm("uninstall", RELEASE, *where, "--wait")
     wait_for("the CRD to go", lambda: bed.api.find("CustomResourceDefinition", None, CRD_NAME) is None, 180)
     wait_for("the Pods to go", lambda: not pods(bed), 180)
