@@ -102,15 +102,19 @@ class Elector:
 
     async def release(self) -> None:
         """Give the Lease back, so that the next process needn't wait for its end. No write may follow."""
-        held, self._until = self._held, float("-inf")
-        if held is None:
-            return
-        self._held = None
-        spec = held["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}
+        s = self._settings
+        self._held, self._until = None, float("-inf")
         try:
+            # What is held may be newer than we know, or held without our knowing: the last attempt may have been cut
+            # short before its answer.
+            held = await self._client.get(LEASE, s.namespace, s.name)
+            if (held.get("spec") or {}).get("holderIdentity") != s.identity:
+                return
+            spec = held["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}
             await self._client.lease("PUT", held | {"spec": spec})
         except ApiError as error:
-            log.warning("the Lease couldn't be given back, others wait for its end: %s", error)
+            if error.status != 404:
+                log.warning("the Lease couldn't be given back, others wait for its end: %s", error)
 
     async def _round(self) -> bool:
         """Try once to get or keep the Lease; whether it is ours."""

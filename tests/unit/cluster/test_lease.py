@@ -182,6 +182,29 @@ async def test_what_is_released_is_free_at_once() -> None:
     assert server.holder == "b"
 
 
+async def test_what_was_taken_without_an_answer_is_released_too() -> None:
+    server, clock = Server(), Clock()
+    a = elector(server, clock, "a")
+    await a.release()  # there is no Lease yet
+    server.mute = True
+    assert not await round_of(a)
+    assert server.holder == "a"
+    server.mute = False
+    await a.release()
+    assert server.holder == ""
+
+
+async def test_a_renewal_without_an_answer_is_released_too() -> None:
+    server, clock = Server(), Clock()
+    a = elector(server, clock, "a")
+    assert await round_of(a)
+    server.mute = True
+    await round_of(a)
+    server.mute = False
+    await a.release()
+    assert server.holder == ""
+
+
 async def test_only_one_of_many_wins_a_race() -> None:
     server, clock = Server(), Clock()
     contenders = [elector(server, clock, str(i)) for i in range(8)]
