@@ -38,6 +38,8 @@ _LAST_SECONDS = 600.0
 _NORMAL = 2.0
 # Standard errors by which such a window must be beyond the margin before that is done.
 _SHOWS = 2.0
+# Requests of a window in which they aren't counted.
+_MANY = 1e9
 
 
 class Finding(IntEnum):
@@ -176,7 +178,7 @@ class Kernel:
         if self.reference is not None:
             told = np.zeros_like(information)
         # Requests that aren't counted can't be too few.
-        counts = requests.copy() if counted else np.full(requests.shape, np.inf)
+        counts = requests.copy() if counted else np.full(requests.shape, _MANY)
         length = self._length_fails(measured, told, counts, windows, lengths, noise, now)
         finding = np.zeros(ladder.runs, dtype=np.int64)
         findings = (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from specdecode.acceptance import Analysis, Policy, Reason, Sample, ScrapeError, Verdict, VerdictKind
+from specdecode.acceptance import Analysis, Arm, Policy, Reason, Sample, ScrapeError, Verdict, VerdictKind
 from tests.sim.fleet import Behaviour, Fleet
 
 
@@ -294,3 +294,47 @@ def test_the_same_samples_in_any_order_say_the_same() -> None:
         return play(fleet, start(), 40, lambda items: list(reversed(items)) if backwards else list(items))
 
     assert run(False) == run(True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"v": 1}, {"v": 2}, {}, {"v": 2, "positions": 3, "merged_at": 0.0, "running": 0.0, "kernel": []}]
+)
+def test_evidence_that_cannot_be_read_says_so(wrong: dict[str, object]) -> None:
+    def begun(state: dict[str, object] | None) -> Analysis:
+        return Analysis(Policy(), steps=1, split="request", trust_connection=False, now=0.0, state=state)
+
+    if wrong:
+        with pytest.raises(ValueError, match="saved"):
+            begun(wrong)
+    else:
+        assert begun(wrong).look(5.0).kind is VerdictKind.NO_DATA
+
+
+def test_a_late_collapse_is_told_by_the_window_that_failed() -> None:
+    fleet = Fleet(19, Behaviour(running=60, mean=0.92, spread=0.05), Behaviour(running=60, mean=0.92, spread=0.05))
+    analysis = start()
+    play(fleet, analysis, 150)
+    fleet.behaviour["canary"].keep = 0.04
+    last = play(fleet, analysis, 20)[-1]
+    assert last.reason is Reason.ACCEPTANCE_COLLAPSED
+    accepts, where = (float(x.split(" ")[0].rstrip(",")) for x in last.message.split("accepts ")[1:])
+    assert accepts < 0.5 * where
+    assert where > 2.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_counters_without_noise_are_judged_without_a_warning() -> None:
+    def counted(t: float, arm: Arm, rate: float) -> Sample:
+        drafts = 100.0 * t
+        accepted = (rate * drafts, 0.5 * rate * drafts)
+        return Sample(t, arm, f"{arm}-0", "0", 2, drafts, 2.0 * drafts, sum(accepted), accepted)
+
+    def end(rate: float) -> VerdictKind:
+        analysis = start()
+        for look in range(1, 40):
+            analysis.observe([counted(5.0 * look, "stable", 0.8), counted(5.0 * look, "canary", rate)])
+            verdict = analysis.look(5.0 * look)
+        return verdict.kind
+
+    assert end(0.8) is VerdictKind.PASS
+    assert end(0.6) is VerdictKind.FAIL
