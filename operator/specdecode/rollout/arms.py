@@ -193,13 +193,12 @@ def _target(
             return 0
         return None if role in autoscaled else sizes[role]
 
-    # Without a Pod of each role to list, a router could only answer 503: it waits.
-    able = all(lists[role] > 0 for role in arm.roles)
     backends = (lists.get("prefill", 0), lists["decode"])
-    if not able and arm.observed.router.exists:
+    if not all(lists[role] > 0 for role in arm.roles):
         backends = arm.observed.router.backends or backends
-    elif not able:
-        routers = 0
+        # Without a Pod of each role to list, a router doesn't even start: it waits.
+        if not all(backends[_INDEX[role]] > 0 for role in arm.roles):
+            routers = 0
     return ArmTarget(arm.observed.revision, number("prefill"), number("decode"), routers, backends, surge)
 
 
