@@ -25,7 +25,7 @@ from tools.chart import CHART
 pytestmark = pytest.mark.needs_bed
 
 NAMESPACE = "observed"
-BUSY = {"rate": 60, "life": {"median": 3, "sigma": 0.6}}
+BUSY = {"rate": 100, "life": {"median": 3, "sigma": 0.6}}
 GOOD = {"acceptance": [0.92, 0.84, 0.74], "concentration": 8, "draftRate": 20}
 
 
@@ -104,7 +104,10 @@ def canary(bed: Bed, fleet: Fleet, release: Helm) -> Iterator[OperatorProcess]:
         ready = lambda: is_true(bed.api.get("SpecDecodeDeployment", NAMESPACE, "glm"), "Ready")  # noqa: E731
         wait_for("the first revision", ready, 360)
         capacity = {role: {"maxSurge": "100%", "maxUnavailable": 0} for role in ("prefill", "decode")}
-        applied({"steps": [{"weight": 100}], "promotionDelay": "1s", "capacity": capacity}, 2)
+        # Of equal weights, by which it is judged soonest; wide, for that isn't what is tested here.
+        judged = {"interval": "2s", "margin": "20%"}
+        steps = [{"weight": 50}, {"weight": 100}]
+        applied({"steps": steps, "promotionDelay": "1s", "capacity": capacity, "analysis": judged}, 2)
         promoted = lambda: status().get("stable", {}).get("revision") == 2 and status().get("baseline")  # noqa: E731
         wait_for("the second to be promoted, with a baseline", promoted, 240)
         applied({"steps": [{"weight": 50, "pause": {}}, {"weight": 100}], "capacity": capacity}, 3)
