@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from specdecode.api.names import ANNOTATION_BACKENDS
 from tests.node.deployment import Deployment
 from tests.node.load import Load, Outcome
 from tests.node.models import Models
@@ -22,11 +23,15 @@ def load(light: Deployment, weights: Models) -> Load:
 
 
 def scale(deployment: Deployment, role: str, replicas: int) -> None:
-    """Changes a role's replicas, and waits until that many Pods are ready and no others are left."""
+    """Changes a role's replicas, and waits until that many Pods are ready and all routers, and no others, list them."""
     deployment.adjust({"topology": {role: {"replicas": replicas}}})
+    topology = deployment.resource["spec"]["topology"]
+    listed = f"{topology['prefill']['replicas']}/{topology['decode']['replicas']}"
 
     def reached() -> bool:
-        return len(deployment.ready(role)) == replicas and deployment.is_true("Ready")
+        lists = {pod["metadata"]["annotations"][ANNOTATION_BACKENDS] for pod in deployment.pods("router")}
+        routers = len(deployment.ready("router")) == topology["router"]["replicas"]
+        return len(deployment.ready(role)) == replicas and routers and lists == {listed}
 
     deployment.wait(f"{replicas} {role} Pods", reached, 180)
 
