@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import urllib.parse
 import urllib.request
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from specdecode.api.names import LABEL_ROLE
 from tests.bed.control_plane import ROOT, Bed, is_true
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess
@@ -29,6 +31,24 @@ BUSY = {"rate": 100, "life": {"median": 3, "sigma": 0.6}}
 GOOD = {"acceptance": [0.92, 0.84, 0.74], "concentration": 8, "draftRate": 20}
 
 
+def discovered(bed: Bed) -> list[dict[str, Any]]:
+    """Serving Pods as Prometheus's discovery gives them; Debian's Prometheus has none for Kubernetes."""
+    found = []
+    for pod in bed.api.list("Pod", NAMESPACE, LABEL_ROLE):
+        if not (address := pod["status"].get("podIP")):
+            continue
+        about = {"namespace": NAMESPACE, "pod_name": pod["metadata"]["name"]}
+        about |= {
+            f"pod_label_{re.sub('[^a-z]', '_', name)}": value for name, value in pod["metadata"]["labels"].items()
+        }
+        for container in pod["spec"]["containers"]:
+            for port in container.get("ports", []):
+                labels = about | {"pod_container_port_name": port["name"]}
+                meta = {f"__meta_kubernetes_{name}": value for name, value in labels.items()}
+                found.append({"targets": [f"{address}:{port['containerPort']}"], "labels": meta})
+    return found
+
+
 class Prometheus:
     """A running Prometheus with the jobs of deploy/prometheus.yaml and the alerts."""
 
@@ -40,8 +60,10 @@ class Prometheus:
             if job["job_name"] == "specdecode-operator":  # not in a Pod here
                 del job["kubernetes_sd_configs"], job["relabel_configs"]
                 job["static_configs"] = [{"targets": [operator.url.removeprefix("http://")]}]
-            for discovery in job.get("kubernetes_sd_configs", []):
-                discovery["kubeconfig_file"] = str(bed.kubeconfig)
+            else:
+                assert job.pop("kubernetes_sd_configs")[0]["selectors"] == [{"role": "pod", "label": LABEL_ROLE}]
+                (folder / "pods.json").write_text(json.dumps(discovered(bed)))
+                job["file_sd_configs"] = [{"files": [str(folder / "pods.json")]}]
         config = {
             "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},
             "rule_files": [str(CHART / "files" / "alerts.yaml")],
@@ -110,7 +132,7 @@ def canary(bed: Bed, fleet: Fleet, release: Helm) -> Iterator[OperatorProcess]:
         applied({"steps": steps, "promotionDelay": "1s", "capacity": capacity, "analysis": judged}, 2)
         promoted = lambda: status().get("stable", {}).get("revision") == 2 and status().get("baseline")  # noqa: E731
         wait_for("the second to be promoted, with a baseline", promoted, 240)
-        applied({"steps": [{"weight": 50, "pause": {}}, {"weight": 100}], "capacity": capacity}, 3)
+        applied({"steps": [{"weight": 50, "pause": {}}, {"weight": 100}], "capacity": capacity}, 1)
         wait_for("the third to have traffic", lambda: status().get("weight", {}).get("reached"), 360)
         yield operator
 
