@@ -41,7 +41,7 @@ ANNOTATION_BACKENDS: Final = f"{GROUP}/backends"
 # Requests of a person, each naming its target so that acting twice on one is harmless.
 ANNOTATION_RETRY: Final = f"{GROUP}/retry"  # "<revision>/<how often it was rejected so far>"
 ANNOTATION_PROMOTE: Final = f"{GROUP}/promote"  # "<revision>/<step, counted from 1>"
-ANNOTATION_ABORT: Final = f"{GROUP}/abort"  # "<revision>"
+ANNOTATION_ABORT: Final = f"{GROUP}/abort"  # "<revision>", or "<revision>/<how often it was rejected so far>"
 
 ENGINE_PORT: Final = 8000
 SIDE_CHANNEL_PORT: Final = 5600  # plus the data-parallel index

@@ -6,11 +6,15 @@ Times are RFC 3339 in UTC, with seconds.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from .base import ApiModel, listed_by
+
+LONGEST_MESSAGE: Final = 32768
+"""Characters of a condition's message."""
+MOST_REJECTED: Final = 100
 
 
 class Condition(ApiModel):
@@ -19,7 +23,7 @@ class Condition(ApiModel):
     type: str = Field(max_length=316, description="Type of the condition.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: str = Field(max_length=1024, description="Constant that says why, in CamelCase.")
-    message: str = Field(default="", max_length=32768, description="One sentence for a person.")
+    message: str = Field(default="", max_length=LONGEST_MESSAGE, description="One sentence for a person.")
     last_transition_time: str = Field(max_length=32, description="When status last changed.")
     observed_generation: int = Field(default=0, description="metadata.generation that this is about.")
 
@@ -134,7 +138,7 @@ class SpecDecodeDeploymentStatus(ApiModel):
     current_revision: int = Field(default=0, description="Revision of today's spec.")
     stable: RevisionStatus | None = Field(default=None, description="The revision that serves.")
     canary: RevisionStatus | None = Field(default=None, description="The revision on trial.")
-    rejected: list[RejectedRevision] = Field(default_factory=list, max_length=100, description="Rolled back.")
+    rejected: list[RejectedRevision] = Field(default_factory=list, max_length=MOST_REJECTED, description="Rolled back.")
     rollout: RolloutStatus = Field(default_factory=RolloutStatus, description="Where the rollout stands.")
     weight: WeightStatus = Field(default_factory=WeightStatus, description="The canary's weight.")
     split: str = Field(default="", description="Whether traffic is split by request or by connection.")

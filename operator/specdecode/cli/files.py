@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pydantic
 import yaml
 
 from specdecode.api import SpecDecodeDeployment, strict
@@ -31,8 +32,19 @@ class Authored:
     """Everything wrong with its shape and its rules."""
 
     def parse(self) -> SpecDecodeDeployment:
-        """The resource. Only for one without faults."""
-        return SpecDecodeDeployment.parse(self.content)
+        """The resource, without its status, which is the operator's. Only for one without faults.
+
+        Raises:
+            UnreadableError: the API server's own part of the metadata isn't as the API server writes it.
+        """
+        metadata = {name: value for name, value in self.content["metadata"].items() if value is not None}
+        content = {name: value for name, value in self.content.items() if name != "status"} | {"metadata": metadata}
+        try:
+            return SpecDecodeDeployment.parse(content)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise UnreadableError(f"{self.name}: {where}: {first['msg']}: mend it, or remove it") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +122,27 @@ def _text(path: str) -> str:
 
 def _documents(text: str, path: str) -> list[Any]:
     try:
-        return [content for content in yaml.load_all(text, Loader=_Loader) if content is not None]
+        found = [content for content in yaml.load_all(text, Loader=_Loader) if content is not None]
+        if any(_in_itself(content, set(), set()) for content in found):
+            raise UnreadableError(f"{path}: an alias (*) stands within what it stands for: write it out")
+        return found
+    except RecursionError:
+        raise UnreadableError(f"{path}: is nested too deeply: no resource is") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
         raise UnreadableError(f"{path}: {where}: {getattr(error, 'problem', None) or error}") from None
+
+
+def _in_itself(content: Any, above: set[int], known: set[int]) -> bool:
+    """Whether a document has itself as a part. ``known`` are parts that were looked at: aliases can make them many."""
+    if id(content) in above:
+        return True
+    if not isinstance(content, dict | list) or id(content) in known:
+        return False
+    known.add(id(content))
+    parts = content.values() if isinstance(content, dict) else content
+    return any(_in_itself(part, above | {id(content)}, known) for part in parts)
 
 
 def _items(content: Any) -> list[Any]:

@@ -126,19 +126,41 @@ class Client:
         namespace = obj["metadata"].get("namespace")
         return await self._write("create", kind, "POST", kind.path(namespace), body=obj)
 
-    async def apply(self, obj: Object, subresource: str | None = None, manager: str = FIELD_MANAGER) -> Object:
+    async def apply(self, obj: Object, manager: str = FIELD_MANAGER) -> Object:
         """Server-side apply: the object's fields become ours, whoever had them. With ``metadata.resourceVersion`` or
         ``metadata.uid`` in it, only that very object is changed."""
         kind = kind_of(obj)
         metadata = obj["metadata"]
         return await self._write(
-            "apply" if subresource is None else f"apply_{subresource}",
+            "apply",
             kind,
             "PATCH",
-            kind.path(metadata.get("namespace"), metadata["name"], subresource),
+            kind.path(metadata.get("namespace"), metadata["name"]),
             body=obj,
             query=[("fieldManager", manager), ("force", "true")],
             content="application/apply-patch+yaml",
+        )
+
+    async def put_status(self, resource: Object, status: Object) -> Object:
+        """Replace the whole status of this very version of a resource.
+
+        Not an apply: that would leave standing whatever somebody else has written into the status, for ever.
+
+        Raises:
+            ApiError: 409 where the resource has changed since, or any other refusal.
+        """
+        kind, metadata = kind_of(resource), resource["metadata"]
+        return await self._write(
+            "put_status",
+            kind,
+            "PATCH",
+            kind.path(metadata.get("namespace"), metadata["name"], "status"),
+            body=[
+                {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+                {"op": "add", "path": "/status", "value": status},
+            ],
+            query=[("fieldManager", FIELD_MANAGER)],
+            content="application/json-patch+json",
         )
 
     async def delete(self, obj: Object, grace: int | None = None) -> Object:
@@ -178,7 +200,7 @@ class Client:
         method: str,
         path: str,
         *,
-        body: Object,
+        body: Object | list[Object],
         query: list[tuple[str, str]] | None = None,
         content: str = "application/json",
         permitted: bool = False,
@@ -199,7 +221,7 @@ class Client:
         path: str,
         *,
         query: list[tuple[str, str]] | None = None,
-        body: Object | None = None,
+        body: Object | list[Object] | None = None,
         content: str = "application/json",
         patience: float = 1.0,
     ) -> Object:

@@ -24,6 +24,7 @@ from .kinds import (
     NETWORK_POLICY,
     POD,
     SDD,
+    SERVICE,
     STATEFUL_SET,
     Key,
     Object,
@@ -133,6 +134,7 @@ class Executor:
     def __init__(self, client: Client, store: Store) -> None:
         self._client = client
         self._store = store
+        self._vain: dict[str, tuple[Object, Object]] = {}  # by UID: what was applied in vain, and to what
 
     async def record(self, revision: Object) -> Outcome:
         """Record a revision. Another with its number means that what we know is stale."""
@@ -165,14 +167,24 @@ class Executor:
         """
         outcome = Outcome()
         live = {(obj["kind"], obj["metadata"]["name"]): obj for obj in self._store.children(key)}
+        foreign: set[tuple[str, str]] = set()
         for obj in arrange(desired, live):
+            name = obj["metadata"]["name"]
             if kind_of(obj) is HTTP_ROUTE and not gateway:
                 outcome.errors.append(
                     "the cluster serves no HTTPRoute of gateway.networking.k8s.io/v1: install the Gateway API's CRDs, "
                     "or remove spec.traffic.gateway"
                 )
                 continue
-            await self._apply(obj, live.get((obj["kind"], obj["metadata"]["name"])), uid, outcome)
+            if taken := backends(obj) & {name for kind, name in foreign if kind == SERVICE.kind}:
+                # Its Pods may be anybody's.
+                outcome.errors.append(
+                    f"{obj['kind']} {name} is left as it is: it would send requests to another's Service "
+                    f"{', '.join(sorted(taken))}"
+                )
+                continue
+            if not await self._apply(obj, live.get((obj["kind"], name)), uid, outcome):
+                foreign.add((obj["kind"], name))
         names = {(obj["kind"], obj["metadata"]["name"]) for obj in desired}
         for obj in doomed(plan, self._store.children(key), uid, names):
             await self._delete(obj, outcome)
@@ -185,17 +197,8 @@ class Executor:
     async def put_status(self, resource: Object, status: Object) -> Outcome:
         """Write a resource's status, unless the resource has changed since."""
         outcome = Outcome()
-        metadata = resource["metadata"]
-        body = {
-            "apiVersion": SDD.api_version,
-            "kind": SDD.kind,
-            "metadata": {
-                name: metadata[name] for name in ("namespace", "name", "uid", "resourceVersion") if name in metadata
-            },
-            "status": status,
-        }
         try:
-            answer = await self._client.apply(body, "status")
+            answer = await self._client.put_status(resource, status)
         except ApiError as error:
             if error.status in (404, 409):
                 await self._refresh(resource, outcome)
@@ -223,21 +226,33 @@ class Executor:
         now = found["metadata"]
         return bool((now["uid"], now["generation"]) == (metadata["uid"], metadata["generation"]))
 
-    async def _apply(self, obj: Object, live: Object | None, uid: str, outcome: Outcome) -> None:
+    async def _apply(self, obj: Object, live: Object | None, uid: str, outcome: Outcome) -> bool:
+        """Apply an object if it differs; False where the one of its name is another's."""
         try:
             if live is None:
                 live = await self._stranger(obj)
             if live is not None:
                 if not owned(live, uid):
                     outcome.errors.append(_not_ours(obj))
-                    return
+                    return False
                 if live["metadata"].get("deletionTimestamp") or not changed(obj, live):
-                    return
+                    return True
+                if self._vain.get(live["metadata"]["uid"]) == (obj, _content(live)):
+                    return True
                 if (kept := handover(obj, live)) is not None:
                     self._take(await self._client.apply(kept, manager=HANDOVER_MANAGER), outcome)
-            self._take(await self._client.apply(obj), outcome)
+            answer = await self._client.apply(obj)
+            if live is not None and _content(answer) == _content(live):
+                # An admission policy, or an entry that somebody else owns: applying it again would change nothing.
+                log.warning("%s changed nothing: somebody else has it otherwise, and so it stays", _what("apply", obj))
+                self._vain[live["metadata"]["uid"]] = (obj, _content(live))
+                self._store.put(kind_of(answer), answer, quiet=True)
+            else:
+                self._vain.pop(answer["metadata"]["uid"], None)
+                self._take(answer, outcome)
         except ApiError as error:
             outcome.refused(_what("apply", obj), error)
+        return True
 
     async def _stranger(self, obj: Object) -> Object | None:
         """An object of this name that our watches don't show: without our labels, or too new for them."""
@@ -283,6 +298,20 @@ def _not_ours(obj: Object) -> str:
         f"{obj['kind']} {obj['metadata']['name']} exists and isn't this resource's: remove it, or give the resource "
         "another name"
     )
+
+
+def backends(route: Object) -> set[str]:
+    """Services that an HTTPRoute sends requests to; nothing for any other object."""
+    if kind_of(route) is not HTTP_ROUTE:
+        return set()
+    rules = route.get("spec", {}).get("rules") or []
+    return {ref["name"] for rule in rules for ref in rule.get("backendRefs") or [] if ref.get("weight", 1)}
+
+
+def _content(obj: Object) -> Object:
+    """What an apply may change of an object; its status and what the server keeps of it left out."""
+    metadata = {name: obj["metadata"].get(name) for name in ("labels", "annotations", "ownerReferences")}
+    return {name: value for name, value in obj.items() if name not in ("status", "metadata")} | metadata
 
 
 def _what(verb: str, obj: Object) -> str:

@@ -170,8 +170,8 @@ def _settle(
         lists[role] = extended(arm, role, quiet=quiet)
         if role not in arm.listed_whole:
             lists[role] = min(lists[role], wanted)
-        # An arm without any Pod of a role can't answer, whatever its routers list.
-        if 0 < wanted < arm.size(role) and not arm.unrouted:
+        # An arm without any Pod of a role can't answer, whatever its routers list: they keep the list that they have.
+        if 0 < wanted < arm.size(role) and not arm.unrouted and all(arm.size(each) > 0 for each in arm.roles):
             # The template's own list counts until a later look, since a router may be starting from it just now.
             targets[role] = min(arm.size(role), max(wanted, arm.listed_by_any(role), arm.listed(role)))
         else:

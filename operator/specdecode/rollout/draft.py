@@ -76,7 +76,8 @@ class Draft:
         gateway = spec.traffic.gateway is not None
         if self.canary is not None and status.canary is not None and status.split:
             # A canary keeps the kind of entry that it began with: at a switch its weight would jump by itself.
-            gateway = status.split == "Request"
+            # A route that was deleted takes nothing to an end any more.
+            gateway = status.split == "Request" and (gateway or self.snap.route.gateway is not None)
         return Entry(spec.topology.router.replicas, gateway)
 
     def record(self, number: int) -> RevisionRecord | None:

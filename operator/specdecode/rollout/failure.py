@@ -40,8 +40,19 @@ def judge(draft: Draft, canary: int) -> None:
                 "best_ready": 0,
             }
         )
-    elif draft.asked.abort == canary:
+    elif _aborted(draft, canary):
         fail(draft, canary, reasons.ABORTED, f"Revision {canary} was aborted by request")
+
+
+def _aborted(draft: Draft, canary: int) -> bool:
+    """Whether a person asks for its end. An abort that was acted on asks for nothing more: a retry outlives it."""
+    if draft.asked.abort is None or draft.asked.abort[0] != canary:
+        return False
+    times = draft.asked.abort[1]
+    before = next((r for r in draft.rejected if r.revision == canary), None)
+    if times is None:
+        return before is None or before.reason != reasons.ABORTED
+    return times == (before.attempts if before is not None else 0)
 
 
 def _sharpen(draft: Draft, canary: int) -> None:

@@ -82,6 +82,8 @@ def _recognise(draft: Draft) -> None:
 def _choose(draft: Draft) -> None:
     """Decide which revision is stable and which is on trial."""
     desired = draft.desired
+    if draft.stable is None:
+        _adopt(draft)
     if draft.stable is not None and draft.record(draft.stable) is None and draft.canary is None:
         # Its record was deleted by hand: without it there is nothing to go back to, so today's spec takes its place.
         draft.stable, draft.served = desired, False
@@ -109,6 +111,22 @@ def _choose(draft: Draft) -> None:
             progress_at=draft.timestamp,
         )
         draft.events.append(EventNote("Normal", reasons.CANARY_STARTED, f"Revision {desired} starts as a canary"))
+
+
+def _adopt(draft: Draft) -> None:
+    """Status knows of no revision: it is the first look, or status was lost. Then what has most of the traffic, of
+    equals the oldest, is stable; all else would take a serving revision's Pods away."""
+    found = []
+    for record in draft.snap.records:
+        arm = draft.arm(record.number)
+        if arm.observed.router.ready and all(arm.ready(role) for role in arm.roles):
+            weight = (
+                draft.snap.route.weights.get(record.number, 0) if draft.entry.gateway else arm.observed.router.ready
+            )
+            found.append((weight, -record.number))
+    if found:
+        draft.stable, draft.canary, draft.served = -max(found)[1], None, True
+        draft.rollout = RolloutStatus(started_at=draft.timestamp, progress_at=draft.timestamp)
 
 
 def _may_start(draft: Draft, desired: int) -> bool:
@@ -246,10 +264,12 @@ def _retire(draft: Draft) -> None:
 def _leave_unrecorded(draft: Draft) -> None:
     """A revision whose record was deleted by hand can't be written any more: it stays as it stands, and is removed
     whole once another one answers, or where another one has no room beside it."""
-    arms = [draft.arm(n) for n in (draft.stable, draft.canary) if n is not None and draft.record(n) is not None]
+    lost = [target.revision for target in draft.targets if draft.record(target.revision) is None]
+    # A canary that has lost its record gives way to stable even where stable has lost its own too.
+    able = (n for n in (draft.stable, draft.canary) if n is not None and (n not in lost or n == draft.stable))
+    arms = [draft.arm(n) for n in able]
     answers = any(a.observed.router.ready and all(a.ready(role) for role in a.roles) for a in arms)
     room = all(c.surge > 0 for c in draft.capacities().values())
-    lost = [target.revision for target in draft.targets if draft.record(target.revision) is None]
     draft.targets = [target for target in draft.targets if target.revision not in lost]
     if answers or not room:
         draft.remove += [number for number in lost if number != draft.stable]

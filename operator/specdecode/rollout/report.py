@@ -12,8 +12,11 @@ from typing import Any, Literal
 from specdecode.api import unix
 from specdecode.api.names import LABEL_DEPLOYMENT, LABEL_ROLE
 from specdecode.api.status import (
+    LONGEST_MESSAGE,
+    MOST_REJECTED,
     ArmAcceptance,
     Condition,
+    RejectedRevision,
     RevisionStatus,
     RolloutStatus,
     SpecDecodeDeploymentStatus,
@@ -56,6 +59,7 @@ def finish(draft: Draft) -> Plan:
         remove=tuple(draft.remove),
         forget=tuple(forget),
         weights=draft.weights if draft.entry.gateway else None,
+        gateway=(draft.snap.resource.spec.traffic.gateway or draft.snap.route.gateway) if draft.entry.gateway else None,
         analysis=analysis_target(draft),
         events=tuple(events),
         status_first=draft.decided,
@@ -116,7 +120,7 @@ def _status(draft: Draft, stalled: Word | None) -> SpecDecodeDeploymentStatus:
             "current_revision": draft.desired or old.current_revision,
             "stable": stable,
             "canary": canary,
-            "rejected": draft.rejected,
+            "rejected": _rejected(draft),
             "rollout": draft.rollout if draft.canary is not None else _idle(draft.rollout),
             "weight": WeightStatus(asked=draft.weight_asked, reached=draft.weight_reached),
             "split": "Request" if draft.entry.gateway else "Connection",
@@ -130,6 +134,12 @@ def _status(draft: Draft, stalled: Word | None) -> SpecDecodeDeploymentStatus:
             "summary": _summary(draft, stalled, acceptance),
         }
     )
+
+
+def _rejected(draft: Draft) -> list[RejectedRevision]:
+    """Rejections of revisions that are still recorded, the newest: a spec whose record is gone is a new revision."""
+    recorded = {record.number for record in draft.snap.records}
+    return [r for r in draft.rejected if r.revision in recorded][-MOST_REJECTED:]
 
 
 def _idle(rollout: RolloutStatus) -> RolloutStatus:
@@ -198,7 +208,7 @@ def _conditions(draft: Draft, stalled: Word | None) -> list[Condition]:
                 type=kind,
                 status=status,
                 reason=reason,
-                message=message,
+                message=message[:LONGEST_MESSAGE],
                 last_transition_time=since,
                 observed_generation=generation,
             )

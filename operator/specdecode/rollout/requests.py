@@ -20,8 +20,8 @@ class Requests:
     """Revision, and how often it had been rejected when the person asked."""
     promote: tuple[int, int] | None = None
     """Revision and step whose analysis and pause the person takes as passed."""
-    abort: int | None = None
-    """Revision to take away."""
+    abort: tuple[int, int | None] | None = None
+    """Revision to take away, and how often it had been rejected when the person asked; None where unsaid."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each annotation that can't be read."""
 
@@ -34,7 +34,7 @@ def read(annotations: Mapping[str, str]) -> Requests:
         if key not in annotations:
             return None
         first, _, second = annotations[key].partition("/")
-        if first.isdecimal() and second.isdecimal():
+        if _is_number(first) and _is_number(second):
             return int(first), int(second)
         unreadable.append(f"annotation {key} is {annotations[key]!r}: write it as {form}")
         return None
@@ -43,8 +43,16 @@ def read(annotations: Mapping[str, str]) -> Requests:
     promote = pair(ANNOTATION_PROMOTE, "<revision>/<step>, such as 4/2")
     abort = None
     if (written := annotations.get(ANNOTATION_ABORT)) is not None:
-        if written.isdecimal():
-            abort = int(written)
+        revision, slash, times = written.partition("/")
+        if _is_number(revision) and (_is_number(times) or not slash):
+            abort = int(revision), int(times) if slash else None
         else:
-            unreadable.append(f"annotation {ANNOTATION_ABORT} is {written!r}: write the revision's number")
+            unreadable.append(
+                f"annotation {ANNOTATION_ABORT} is {written!r}: write the revision's number, such as 4, or 4/1 for its "
+                "next try after one rejection"
+            )
     return Requests(retry, promote, abort, tuple(unreadable))
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= 9 and text.isdecimal()

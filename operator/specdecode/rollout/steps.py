@@ -17,7 +17,7 @@ from .waiting import Waiting, waiting
 def keep(draft: Draft) -> None:
     """An edit of the steps in mid-canary: the last step is the last one that there is, and only it promotes."""
     rollout, last = draft.rollout, len(draft.steps)
-    step = min(rollout.step, last)
+    step = max(min(rollout.step, last), 1)
     astray = (rollout.phase == "Analysing" and step == last) or (rollout.phase == "Promoting" and step < last)
     if step != rollout.step or astray or rollout.steps != last:
         changes: dict[str, object] = {"step": step, "steps": last}

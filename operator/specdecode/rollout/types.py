@@ -14,6 +14,7 @@ from specdecode.acceptance.types import Suspicion, Verdict
 from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentSpec, SpecDecodeDeploymentStatus
 from specdecode.api.faults import Fault
 from specdecode.api.names import Role
+from specdecode.api.topology import GatewaySpec
 from specdecode.engine.report import TuningReport
 
 
@@ -111,6 +112,8 @@ class RouteObserved:
     refused: bool = False
     """A parent has answered to this generation, and not with yes."""
     message: str = ""
+    gateway: GatewaySpec | None = None
+    """What it attaches to and matches, as it stands; None where that can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,9 @@ class Plan:
     """Records that the history limit drops."""
     weights: Mapping[int, int] | None = None
     """Weights of the HTTPRoute by revision; None without a gateway."""
+    gateway: GatewaySpec | None = None
+    """What the HTTPRoute attaches to: the spec's, or, until a canary that began with a gateway has ended, the one that
+    it has."""
     analysis: AnalysisTarget | None = None
     events: tuple[EventNote, ...] = ()
     status_first: bool = False

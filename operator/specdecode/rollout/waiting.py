@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from specdecode.api import seconds, unix
-from specdecode.api.names import EngineRole
+from specdecode.api.names import EngineRole, Role, child
 
 from . import reasons
 from .arms import Arm
@@ -14,6 +14,7 @@ from .capacity import Capacity
 from .draft import Draft, Word
 from .types import PodObserved
 
+ROUTER: Role = "router"
 QUIET_SECONDS = 30.0
 """Without a Pod becoming ready for so long, routers are given the Pods that there are."""
 
@@ -74,6 +75,8 @@ def waiting(draft: Draft, arm: Arm, capacities: Mapping[EngineRole, Capacity], *
         draft.at(since + deadline)
         draft.at(since + QUIET_SECONDS)
     reason, detail = _why(pods)
+    if quiet and not detail:
+        detail = _unmade(draft, arm)
     message = f"Revision {arm.observed.revision}: {', '.join(missing)}" + (f"; {detail}" if detail else "")
     return Waiting(
         ready=not missing,
@@ -104,6 +107,20 @@ def _why(pods: Iterable[PodObserved]) -> tuple[str, str]:
         if pod.unschedulable:
             return reasons.UNSCHEDULABLE, f"Pod {pod.name} can't be scheduled: {pod.message}"
     return reasons.WAITING_FOR_PODS, ""
+
+
+def _unmade(draft: Draft, arm: Arm) -> str:
+    """Pods that are asked for and that the cluster doesn't make; who refuses them is told by Events only."""
+    for role in (*arm.roles, ROUTER):
+        of = arm.observed.role(role)
+        if of.exists and of.total < of.replicas:
+            kind = "Deployment" if role == ROUTER else "StatefulSet"
+            name = child(draft.snap.resource.metadata.name, arm.observed.revision, role)
+            return (
+                f"{of.total} of {of.replicas} {role} Pods exist: a quota or an admission policy may refuse them, see "
+                f"kubectl describe {kind.lower()} {name}"
+            )
+    return ""
 
 
 def _images(arm: Arm, pods: Iterable[PodObserved]) -> Word | None:

@@ -11,6 +11,8 @@ from typing import Any, Final
 from specdecode.api.names import FIELD_MANAGER
 
 _QUANTITIES: Final = ("limits", "requests", "sizeLimit")
+_ATOMIC: Final = ("matchLabels", "namespaceSelector", "nodeSelector", "podSelector", "selector")
+"""Maps that have one owner: another entry is no neighbour but another meaning."""
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "containers": ("name",),
     "env": ("name",),
@@ -84,6 +86,8 @@ def _differs(key: str, desired: Any, live: Any) -> bool:
             return True
         if key in _QUANTITIES:
             return any(name not in live or not _same_quantity(value, live[name]) for name, value in desired.items())
+        if key in _ATOMIC and any(name not in desired for name in live):
+            return True
         return any(_differs(name, value, live.get(name)) for name, value in desired.items())
     if isinstance(desired, list):
         if not isinstance(live, list):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pydantic
+
 from specdecode.api import SpecDecodeDeployment
 from specdecode.api.names import ENTRY_PORT, revision_name
 from specdecode.api.topology import GatewaySpec
@@ -27,3 +29,11 @@ def http_route(resource: SpecDecodeDeployment, gateway: GatewaySpec, weights: Ma
     if gateway.hostnames:
         body["spec"]["hostnames"] = list(gateway.hostnames)
     return body
+
+
+def gateway_of(route: Mapping[str, Any]) -> GatewaySpec | None:
+    """The gateway that a route was made for; None where somebody has made something else of it."""
+    try:
+        return GatewaySpec.model_validate(route["spec"])
+    except pydantic.ValidationError:
+        return None

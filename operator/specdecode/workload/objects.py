@@ -41,12 +41,15 @@ def arm(
     return found
 
 
-def entry(resource: SpecDecodeDeployment, plan: Plan) -> dict[str, Any] | None:
-    """The way in: an HTTPRoute with a gateway, else one Service. None: the route has nothing to point at yet."""
-    gateway = resource.spec.traffic.gateway
-    if gateway is None:
-        return service.entry(resource)
-    return httproute.http_route(resource, gateway, plan.weights) if plan.weights else None
+def entry(resource: SpecDecodeDeployment, plan: Plan) -> list[dict[str, Any]]:
+    """The way in: an HTTPRoute with a gateway, else one Service. Both while a canary that began with a gateway ends
+    without; none where the route has nothing to point at yet."""
+    found = []
+    if plan.gateway is not None and plan.weights:
+        found.append(httproute.http_route(resource, plan.gateway, plan.weights))
+    if resource.spec.traffic.gateway is None or plan.status.split == "Connection":
+        found.append(service.entry(resource))
+    return found
 
 
 def desired(
@@ -70,8 +73,7 @@ def desired(
     found = []
     for target in plan.arms:
         found += arm(resource, target, records[target.revision].rendering, access)
-    way_in = entry(resource, plan)
-    return found if way_in is None else [*found, way_in]
+    return found + entry(resource, plan)
 
 
 def preview(
@@ -93,5 +95,6 @@ def preview(
         router_surge=True,
     )
     record = RevisionRecord(1, resource.spec, render(resource, router_image=router_image))
-    plan = Plan(status=SpecDecodeDeploymentStatus(), arms=(target,), weights={1: 100})
+    gateway = resource.spec.traffic.gateway
+    plan = Plan(status=SpecDecodeDeploymentStatus(), arms=(target,), weights={1: 100}, gateway=gateway)
     return [controller_revision(resource, record), *desired(resource, plan, {1: record}, access)]

@@ -11,7 +11,7 @@ from specdecode.api import SpecDecodeDeployment
 from specdecode.api.names import ANNOTATION_BACKENDS, KIND, LABEL_REVISION, LABEL_ROLE, Role
 from specdecode.rollout.types import ArmObserved, PodObserved, RevisionRecord, RoleObserved, RouteObserved
 
-from . import engine, router
+from . import engine, httproute, router
 from .revision import record
 
 NO_ROUTE: Final = RouteObserved()
@@ -119,7 +119,8 @@ def _conflict(kind: str, metadata: Mapping[str, Any], owner: Mapping[str, Any]) 
 
 def _backends(metadata: Mapping[str, Any]) -> tuple[int, int] | None:
     prefill, slash, decode = (metadata.get("annotations") or {}).get(ANNOTATION_BACKENDS, "").partition("/")
-    return (int(prefill), int(decode)) if slash and prefill.isdigit() and decode.isdigit() else None
+    numbers = all(len(number) <= 9 and number.isdecimal() for number in (prefill, decode))
+    return (int(prefill), int(decode)) if slash and numbers else None
 
 
 def _pod(pod: Mapping[str, Any], role: Role, lost_nodes: Collection[str], now: float) -> PodObserved:
@@ -199,6 +200,7 @@ def _route(resource: SpecDecodeDeployment, item: Mapping[str, Any]) -> RouteObse
         accepted=bool(problems) and not wrong,
         refused=any(_UNANSWERED not in problem for problem in wrong),
         message="; ".join(wrong),
+        gateway=httproute.gateway_of(item),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from specdecode.cli.files import _in_itself
 from specdecode.cli.main import main
 from tests.unit.api.rule_cases import PLAIN, changed
 
@@ -71,6 +72,43 @@ class TestValidate:
         changes = {"spec.topology.decode.parallelism": {"pipeline": 2}}
         assert main(["validate", "-f", _write(tmp_path, changed(changes))]) == 1
         assert capsys.readouterr().out.startswith("spec.topology.decode.parallelism.pipeline: 2: ")
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("a: &a [*a]", "stands within what it stands for"),
+            ("kind: SpecDecodeDeployment\nspec: &s {model: *s}", "stands within what it stands for"),
+            ("[" * 3000, "nested too deeply"),
+            ("kind: SpecDecodeDeployment\nspec: " + "[" * 900 + "]" * 900, "nested too deeply"),
+        ],
+    )
+    def test_yaml_that_no_resource_is_made_of(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+    ) -> None:
+        path = tmp_path / "odd.yaml"
+        path.write_text(text)
+        assert main(["validate", "-f", str(path)]) == 1
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"{path}: ")
+        assert said in line
+
+    def test_aliases_are_looked_at_once(self, tmp_path: Path) -> None:
+        """Ten to the twentieth of leaves, were they written out."""
+        path = tmp_path / "many.yaml"
+        lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 21)]
+        path.write_text("\n".join([*lines, "kind: SpecDecodeDeployment"]))
+        assert not _in_itself(yaml.safe_load(path.read_text()), set(), set())
+
+    def test_what_the_api_server_wrote_is_let_be(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Nulls that a tool leaves behind, and a status of another version, as in a file that was fetched."""
+        nulls = dict.fromkeys(("annotations", "labels", "uid", "generation", "creationTimestamp", "namespace"))
+        fetched = PLAIN | {"metadata": PLAIN["metadata"] | nulls, "status": {"conditions": "many", "stable": 3}}
+        assert main(["validate", "-f", _write(tmp_path, fetched)]) == 0
+        assert main(["render", "-f", _write(tmp_path, fetched)]) == 0
+        capsys.readouterr()
+        odd = PLAIN | {"metadata": PLAIN["metadata"] | {"generation": "many"}}
+        assert main(["validate", "-f", _write(tmp_path, odd)]) == 1
+        assert "metadata.generation" in capsys.readouterr().err
 
     def test_a_warning_fails_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = _write(tmp_path, changed({"spec.engine.image": "vllm:latest"}))

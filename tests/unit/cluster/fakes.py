@@ -62,13 +62,15 @@ def merge(old: Any, new: Any) -> Any:
 
 
 class FakeClient:
-    """Has `Client`'s calls. `refuse` makes writes fail; `before` runs ahead of each write."""
+    """Has `Client`'s calls. `refuse` makes writes fail; `before` runs ahead of each write; `mutate` is an admission
+    policy that changes what is applied."""
 
     def __init__(self) -> None:
         self.objects: dict[Place, Object] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.refuse: dict[tuple[str, str], ApiError] = {}
         self.before: Callable[[str, str, str], None] | None = None
+        self.mutate: Callable[[Object], Object] = lambda obj: obj
         self.serial = 100
 
     def place(self, obj: Object) -> Place:
@@ -95,15 +97,19 @@ class FakeClient:
             raise ApiError(409, "AlreadyExists", f"{obj['metadata']['name']} already exists")
         return self.add(obj)
 
-    async def apply(self, obj: Object, subresource: str | None = None, manager: str = "specdecode-operator") -> Object:
-        self._write("apply" if subresource is None else f"apply_{subresource}", obj)
+    async def apply(self, obj: Object, manager: str = "specdecode-operator") -> Object:
+        self._write("apply", obj)
         old = self.objects.get(self.place(obj))
-        wanted = obj["metadata"].get("resourceVersion")
-        if old is None and subresource is not None:
+        return self.add(self.mutate(merge(old, obj) if old is not None else obj))
+
+    async def put_status(self, resource: Object, status: Object) -> Object:
+        self._write("put_status", resource)
+        old = self.objects.get(self.place(resource))
+        if old is None:
             raise ApiError(404, "NotFound", "no such object")
-        if old is not None and wanted is not None and wanted != old["metadata"]["resourceVersion"]:
+        if resource["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", "the object has been modified")
-        return self.add(merge(old, obj) if old is not None else obj)
+        return self.add(old | {"status": copy.deepcopy(status)})
 
     async def delete(self, obj: Object, grace: int | None = None) -> Object:
         self._write("delete" if grace is None else f"delete_{grace}", obj)

@@ -90,13 +90,17 @@ async def test_an_apply_is_server_side_forced_and_counted(world: World) -> None:
     assert world.writes("apply", "Service", "ok") == 1.0
 
 
-async def test_a_status_is_applied_to_its_subresource(world: World) -> None:
-    resource = {"apiVersion": SDD.api_version, "kind": SDD.kind, "metadata": {"name": "glm", "namespace": "ns"}}
+async def test_a_status_is_replaced_whole_at_its_very_version(world: World) -> None:
+    metadata = {"name": "glm", "namespace": "ns", "resourceVersion": "7"}
+    resource = {"apiVersion": SDD.api_version, "kind": SDD.kind, "metadata": metadata}
     world.server.will(200, resource)
-    await world.client.apply(resource, "status")
-    path = "/apis/specdecode.dev/v1alpha1/namespaces/ns/specdecodedeployments/glm/status"
-    assert world.server.asked[0][:2] == ("PATCH", path)
-    assert world.writes("apply_status", "SpecDecodeDeployment", "ok") == 1.0
+    await world.client.put_status(resource, {"x": 1})
+    method, path, query, content, body = world.server.asked[0]
+    assert (method, path.rpartition("/")[2], content) == ("PATCH", "status", "application/json-patch+json")
+    assert path == "/apis/specdecode.dev/v1alpha1/namespaces/ns/specdecodedeployments/glm/status"
+    assert query == {"fieldManager": "specdecode-operator"}
+    assert {step["path"]: step["value"] for step in body} == {"/metadata/resourceVersion": "7", "/status": {"x": 1}}
+    assert world.writes("put_status", "SpecDecodeDeployment", "ok") == 1.0
 
 
 async def test_a_delete_names_the_very_object(world: World) -> None:

@@ -152,6 +152,9 @@ async def test_with_all_pods_ready_it_is_ready_and_then_nothing_is_written(world
     await world.settle()
     world.pods()
     await world.settle()
+    # A router comes once there is an engine that it can list.
+    world.pods()
+    await world.settle()
     assert world.condition("Ready")[0] == "True"
     world.client.writes.clear()
     for _ in range(5):
@@ -190,6 +193,8 @@ async def test_a_status_that_is_refused_is_tried_again(world: World) -> None:
 
 async def test_an_edit_between_seeing_and_writing_makes_the_plan_anew(world: World) -> None:
     world.put()
+    await world.settle()
+    world.pods()
     await world.settle()
     world.pods()
     edits = iter([{"rollout": {"paused": True}}])

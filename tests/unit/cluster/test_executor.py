@@ -236,3 +236,41 @@ async def test_a_decision_is_confirmed_against_the_api_server(change: str) -> No
         changed["metadata"] |= {"uid": "v"} if change == "uid" else {"generation": 4}
         world.client.add(changed)
     assert await world.executor.confirm(known) is (change == "nothing")
+
+
+async def test_an_apply_that_changes_nothing_is_not_made_again() -> None:
+    """An admission policy has an image otherwise, as a registry mirror does."""
+    world = World()
+
+    def mirrored(obj: Object) -> Object:
+        return obj | {"spec": obj["spec"] | {"image": "mirror/x"}}
+
+    def wanted(replicas: int) -> list[Object]:
+        return [obj("StatefulSet", "pods", spec={"replicas": replicas, "image": "x"})]
+
+    world.client.mutate = mirrored
+    assert (await world.carry_out(wanted(1))).writes == 1
+    assert (await world.carry_out(wanted(1))).writes == 0
+    assert len(world.client.writes) == 2
+    for _ in range(3):
+        assert (await world.carry_out(wanted(1))).writes == 0
+    assert len(world.client.writes) == 2
+    # Something else to ask for, or something else to ask it of, is worth another try.
+    assert (await world.carry_out(wanted(2))).writes == 1
+    await world.carry_out(wanted(2))
+    edited = world.client.objects[("StatefulSet", "a", "pods")] | {"spec": {"replicas": 3, "image": "mirror/x"}}
+    world.store.put(kind_of(edited), world.client.add(edited))
+    assert (await world.carry_out(wanted(2))).writes == 1
+
+
+@pytest.mark.parametrize(("weight", "left"), [(10, True), (0, False)])
+async def test_no_route_sends_requests_to_another_s_service(weight: int, left: bool) -> None:
+    """Resource glm-2's Service is named as that of glm's second revision."""
+    world = World()
+    world.client.add(obj("Service", "glm-2", owner="another"))
+    rules = [{"backendRefs": [{"name": "glm-1", "weight": 100 - weight}, {"name": "glm-2", "weight": weight}]}]
+    route = obj("HTTPRoute", "glm", None, spec={"rules": rules})
+    outcome = await world.carry_out([obj("Service", "glm-1"), obj("Service", "glm-2"), route])
+    assert (("apply", "HTTPRoute", "glm") not in world.client.writes) is left
+    assert any("another's Service glm-2" in error for error in outcome.errors) is left
+    assert any(error.startswith("Service glm-2 exists and isn't this resource's") for error in outcome.errors)

@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from specdecode.acceptance.types import ArmEvidence, Evidence, Reason, Verdict, VerdictKind
+from specdecode.api import SpecDecodeDeploymentStatus, timestamp
 from specdecode.api.faults import Fault
 from specdecode.api.names import ANNOTATION_ABORT, ANNOTATION_PROMOTE, ANNOTATION_RETRY
+from specdecode.api.status import LONGEST_MESSAGE, MOST_REJECTED, RejectedRevision, RolloutStatus
 from specdecode.engine.report import TuningReport
 from specdecode.rollout import reasons
+from specdecode.rollout.planner import plan
 
 from .checks import ALL
-from .world import World, always, resource, serving, started, verdict
+from .world import GATEWAY, World, always, resource, serving, started, verdict
 
 FAST = {"rollout__promotionDelay": "0s"}
 
@@ -323,3 +326,162 @@ def test_a_canary_without_its_record_is_removed_and_made_anew() -> None:
     assert world.resource.status.stable is not None
     assert world.resource.status.stable.revision == 3
     assert not world.resource.status.rejected
+
+
+BY_GATEWAY = {"traffic__gateway": {"parentRefs": [{"name": "g"}]}}
+
+
+def lose_status(world: World) -> None:
+    world.resource = world.resource.model_copy(update={"status": SpecDecodeDeploymentStatus()})
+
+
+@pytest.mark.parametrize("entry", [{}, BY_GATEWAY], ids=["routers", "gateway"])
+@pytest.mark.parametrize(("phase", "step"), [("ComingUp", 1), ("Moving", 1), ("Analysing", 1), ("Analysing", 2)])
+def test_a_lost_status_is_found_again_in_what_serves(phase: str, step: int, entry: dict[str, object]) -> None:
+    world = canary(started(**entry), **entry)
+    world.run(at(phase, step))
+    lose_status(world)
+    world.run(lambda w: w.resource.status.canary is not None)
+    status = world.resource.status
+    assert status.stable is not None
+    assert (status.stable.revision, status.stable.served) == (1, True)
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert list(world.arms) == [2]
+
+
+def test_a_status_lost_after_a_rollback_tries_the_canary_anew_beside_what_serves() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.FAIL, Reason.ACCEPTANCE_COLLAPSED)
+    world.run(lambda w: bool(w.resource.status.rejected) and len(w.arms) == 1)
+    lose_status(world)
+    world.run(lambda w: bool(w.resource.status.rejected) and len(w.arms) == 1)
+    assert list(world.arms) == [1]
+
+
+def test_a_lost_status_without_anything_that_serves_is_a_first_look() -> None:
+    world = World(resource(), broken=lambda _: "ImagePullBackOff")
+    for _ in range(5):
+        world.step()
+    lose_status(world)
+    world.step()
+    status = world.resource.status
+    assert status.stable is not None
+    assert (status.stable.revision, status.stable.served) == (1, False)
+
+
+def test_rejections_are_kept_as_long_as_their_revisions_and_within_what_status_holds() -> None:
+    world = started(rollout__revisionHistoryLimit=100)
+    many = [RejectedRevision(revision=n, reason="Fell", at="2026-01-01T00:00:00Z") for n in range(2, 150)]
+    world.resource = world.resource.model_copy(
+        update={"status": world.resource.status.model_copy(update={"rejected": many})}
+    )
+    first = world.records[0]
+    world.records += [replace(first, number=n, spec=resource(speculation__depth=2).spec) for n in range(20, 150)]
+    world.step()
+    kept = [r.revision for r in world.resource.status.rejected]
+    assert kept == list(range(150 - MOST_REJECTED, 150))
+    world.records = [first, world.records[-1]]
+    world.step()
+    assert [r.revision for r in world.resource.status.rejected] == [149]
+
+
+def test_a_message_is_cut_to_what_status_holds() -> None:
+    world = started()
+    world.faults = (Fault("spec.engine.args", "x", "y" * 2 * LONGEST_MESSAGE),)
+    world.step()
+    stalled = next(c for c in world.resource.status.conditions if c.type == "Stalled")
+    assert len(stalled.message) == LONGEST_MESSAGE
+
+
+@pytest.mark.parametrize("key", [ANNOTATION_ABORT, ANNOTATION_PROMOTE, ANNOTATION_RETRY])
+def test_a_number_without_end_is_no_request(key: str) -> None:
+    world = started()
+    world.annotate(key, "9" * 5000 + "/1" * (key != ANNOTATION_ABORT))
+    world.step()
+    assert condition(world, "Warnings") == ("True", "UnreadableRequest")
+
+
+def test_both_records_lost_in_mid_canary_it_still_ends() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
+    world.records.clear()
+    world.checks = []
+    world.answer = always(VerdictKind.PASS)
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+    assert list(world.arms) == [3]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_gateway_taken_off_the_spec_in_mid_canary_is_used_to_the_end(fails: bool) -> None:
+    world = canary(started(**BY_GATEWAY), **BY_GATEWAY)
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
+    world.edit(resource(speculation__depth=2, **FAST))
+    made = world.step()
+    assert (made.weights, made.gateway) == ({1: 90, 2: 10}, GATEWAY)
+    world.answer = always(VerdictKind.FAIL if fails else VerdictKind.PASS, Reason.ACCEPTANCE_COLLAPSED)
+    world.run(lambda w: len(w.arms) == 1 and w.resource.status.canary is None)
+    assert world.route == {1: 100} if fails else {2: 100}
+    made = world.step()
+    assert (made.weights, made.gateway) == (None, None)
+
+
+def test_a_route_that_is_gone_holds_up_no_switch_to_routers() -> None:
+    world = canary(started(**BY_GATEWAY), **BY_GATEWAY)
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
+    world.edit(resource(speculation__depth=2, **FAST))
+    world.route.clear()
+    world.answer = always(VerdictKind.PASS)
+    world.checks = []
+    world.run(lambda w: serving(w) and len(w.arms) == 1)
+
+
+def test_an_abort_that_was_acted_on_leaves_the_retry_alone() -> None:
+    """Nobody has to take the annotation off."""
+    world = canary(started())
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
+    world.annotate(ANNOTATION_ABORT, "2")
+    world.run(lambda w: bool(w.resource.status.rejected) and len(w.arms) == 1)
+    world.annotate(ANNOTATION_RETRY, "2/1")
+    world.run(at("Analysing"))
+    for _ in range(20):
+        world.step()
+    assert at("Analysing")(world)
+    world.annotate(ANNOTATION_ABORT, "2/1")
+    world.run(lambda w: [(r.reason, r.attempts) for r in w.resource.status.rejected] == [(reasons.ABORTED, 2)])
+
+
+@pytest.mark.parametrize("written", ["x", "2/", "2/x", "/1", ""])
+def test_an_abort_that_can_t_be_read_is_told(written: str) -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(at("Analysing"))
+    world.annotate(ANNOTATION_ABORT, written)
+    world.step()
+    assert condition(world, "Warnings") == ("True", "UnreadableRequest")
+    assert at("Analysing")(world)
+
+
+def test_pods_that_the_cluster_does_not_make_are_told() -> None:
+    """A quota, say: the StatefulSet stands, and its Pods don't come."""
+    world = started()
+    snap = world.snapshot()
+    decode = replace(snap.arms[1].decode, pods=snap.arms[1].decode.pods[:3])
+    since = world.resource.status.model_copy(
+        update={"rollout": RolloutStatus(progress_at=timestamp(snap.now - 31.0), best_ready=9)}
+    )
+    late = replace(
+        snap,
+        arms={1: replace(snap.arms[1], decode=decode)},
+        resource=world.resource.model_copy(update={"status": since}),
+    )
+    made = plan(late)
+    assert made.reason == reasons.WAITING_FOR_PODS
+    assert "3 of 4 decode Pods exist" in made.message
+    assert "kubectl describe statefulset demo-1-decode" in made.message
+    soon = since.model_copy(update={"rollout": RolloutStatus(progress_at=timestamp(snap.now), best_ready=9)})
+    made = plan(replace(late, resource=world.resource.model_copy(update={"status": soon})))
+    assert "exist" not in made.message

@@ -17,6 +17,7 @@ from specdecode.acceptance.types import ArmEvidence, Evidence, Reason, Verdict, 
 from specdecode.api import SpecDecodeDeployment
 from specdecode.api.faults import Fault
 from specdecode.api.names import EngineRole
+from specdecode.api.topology import GatewaySpec
 from specdecode.engine.report import TuningReport
 from specdecode.rollout.planner import plan
 from specdecode.rollout.types import (
@@ -31,6 +32,7 @@ from specdecode.rollout.types import (
 )
 
 T0 = 1_800_000_000.0
+GATEWAY = GatewaySpec.model_validate({"parentRefs": [{"name": "g"}]})
 
 Answer = Callable[[int, int], Verdict | None]
 """What the analysis says, by revision and by step whose weight is reached (0 before the first)."""
@@ -166,12 +168,17 @@ class World:
             now=T0 + self.t * self.tick_seconds,
             records=tuple(self.records),
             arms=self.observed(),
-            route=RouteObserved(exists=bool(self.route), weights=dict(self.route), accepted=True),
+            route=self.observed_route(),
             verdict=self.answer(canary, step if begun else 0) if canary else None,
             verdict_of=(canary, step if begun else 0),
             tunings={n: self.tunings(n) for n in self.arms},
             faults=self.faults,
         )
+
+    def observed_route(self) -> RouteObserved:
+        if not self.route:
+            return RouteObserved()
+        return RouteObserved(exists=True, weights=dict(self.route), accepted=True, gateway=GATEWAY)
 
     # What is done.
 

@@ -28,7 +28,17 @@ def _served(value: Any, key: str = "") -> Any:
         if key in ("limits", "requests"):
             return {k: f"{quantity(v) * 1000:f}m" for k, v in value.items()}
         kept = {k: _served(v, k) for k, v in value.items() if v not in ("", None, [], 0) or v is False}
-        return kept if key in ("matchLabels", "labels", "annotations", "data") else kept | {"aDefault": "x"}
+        whole = (
+            "matchLabels",
+            "labels",
+            "annotations",
+            "data",
+            "selector",
+            "podSelector",
+            "namespaceSelector",
+            "nodeSelector",
+        )
+        return kept if key in whole else kept | {"aDefault": "x"}
     if isinstance(value, list):
         return [_served(v) for v in value]
     return value
@@ -102,6 +112,10 @@ def test_what_does_not_exist_is_a_difference() -> None:
         ({"a": {"b": 1}}, {"a": "x"}, True),
         ({"a": [1]}, {"a": "x"}, True),
         ({"a": "x"}, {}, True),
+        ({"selector": {"a": "b"}}, {"selector": {"a": "b"}}, False),
+        ({"selector": {"a": "b"}}, {"selector": {"a": "b", "c": "d"}}, True),
+        ({"podSelector": {}}, {"podSelector": {"matchLabels": {"c": "d"}}}, True),
+        ({"podSelector": {"matchLabels": {"a": "b"}}}, {"podSelector": {"matchLabels": {"a": "b", "c": "d"}}}, True),
     ],
 )
 def test_values(desired: dict[str, Any], live: dict[str, Any], differs: bool) -> None:

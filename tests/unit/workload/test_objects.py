@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdecode.api import SpecDecodeDeploymentStatus
+from specdecode.api.topology import GatewaySpec
 from specdecode.rollout.types import ArmTarget, Plan, RevisionRecord
 from specdecode.workload import controller_revision, desired, observe, preview, record, render
 from tests.unit.engine.specs import resource, spec
@@ -28,12 +29,21 @@ def _target(revision: int = 2, **changes: Any) -> ArmTarget:
 
 
 def _desired(
-    changes: dict[str, Any] | None, *targets: ArmTarget, weights: dict[int, int] | None = None
+    changes: dict[str, Any] | None,
+    *targets: ArmTarget,
+    weights: dict[int, int] | None = None,
+    gateway: GatewaySpec | None = None,
+    split: str = "",
 ) -> dict[tuple[str, str], dict[str, Any]]:
     made = resource(changes)
     rendering = render(made, router_image="r:1")
     records = {t.revision: RevisionRecord(t.revision, made.spec, rendering) for t in targets}
-    plan = Plan(status=SpecDecodeDeploymentStatus(), arms=targets, weights=weights)
+    plan = Plan(
+        status=SpecDecodeDeploymentStatus(split=split),
+        arms=targets,
+        weights=weights,
+        gateway=gateway or made.spec.traffic.gateway,
+    )
     objects = desired(made, plan, records)
     found = {(o["kind"], o["metadata"]["name"]): o for o in objects}
     assert len(found) == len(objects)
@@ -218,3 +228,16 @@ def test_the_router_outlives_its_longest_stream() -> None:
     assert rendering["router"]["spec"]["terminationGracePeriodSeconds"] > 7200
     assert "stream_idle_timeout: 7215s" in rendering["config"]["envoy.yaml"]
     assert "--request-timeout-secs 7200" in " ".join(rendering["router"]["spec"]["containers"][1]["args"])
+
+
+def test_a_switch_of_the_entry_in_mid_canary_keeps_the_old_one_up() -> None:
+    """Taken off the spec, the gateway still splits until the canary has ended; put on, the routers do."""
+    old = GatewaySpec.model_validate({"parentRefs": [{"name": "old"}], "hostnames": ["a.example"]})
+    arms = (_target(1), _target(2))
+    found = _desired({}, *arms, weights={1: 90, 2: 10}, gateway=old, split="Request")
+    assert ("Service", "demo") in found
+    route = found["HTTPRoute", "demo"]["spec"]
+    assert (route["parentRefs"], route["hostnames"]) == ([{"name": "old"}], ["a.example"])
+    found = _desired(GATEWAY, *arms, split="Connection")
+    assert ("Service", "demo") in found
+    assert ("HTTPRoute", "demo") not in found

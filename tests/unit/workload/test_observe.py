@@ -247,3 +247,16 @@ def test_the_route(route: dict[str, Any], accepted: bool, message: str) -> None:
     assert found.exists
     assert found.weights == {1: 100}
     assert (found.accepted, found.message) == (accepted, message)
+    assert found.gateway is not None
+    names = [ref["name"] for ref in route["spec"]["parentRefs"]]
+    assert [ref.name for ref in found.gateway.parent_refs] == names
+
+
+def test_of_a_route_without_parents_no_gateway_is_known() -> None:
+    assert observe(resource(), [_route(refs=[])]).route.gateway is None
+
+
+@pytest.mark.parametrize("listed", ["²/1", "9" * 5000 + "/1", "1/", "/1", "-1/1", "1"])
+def test_a_list_of_pods_that_is_no_list_is_none(listed: str) -> None:
+    annotations = {"specdecode.dev/backends": listed}
+    assert _one(_pod(role="router", metadata={"annotations": annotations})).backends is None
