@@ -41,7 +41,7 @@ test-vllm: $(STAMP) ## Tests on real vLLM on this CPU (6 GB under build/ the fir
 	@$(BIN)/python -m tests.vllm.install
 	$(BIN)/python -m pytest tests/vllm
 
-test-chart: $(STAMP) ## The chart in full: helm, promtool, Prometheus, buildah (root, and Debian's prometheus and buildah)
+test-chart: $(STAMP) ## The chart in full: helm, promtool, Prometheus, buildah (root, and Debian's prometheus, buildah and debootstrap)
 	@$(BIN)/python -m tests.bed build
 	$(BIN)/python -m pytest tests/chart
 
