@@ -170,8 +170,8 @@ def _settle(
         lists[role] = extended(arm, role, quiet=quiet)
         if role not in arm.listed_whole:
             lists[role] = min(lists[role], wanted)
-        # An arm without any Pod of a role can't answer, whatever its routers list: they keep the list that they have.
-        if 0 < wanted < arm.size(role) and not arm.unrouted and all(arm.size(each) > 0 for each in arm.roles):
+        # An arm without any Pod of a role can't answer, whatever its routers list.
+        if 0 < wanted < arm.size(role) and not arm.unrouted:
             # The template's own list counts until a later look, since a router may be starting from it just now.
             targets[role] = min(arm.size(role), max(wanted, arm.listed_by_any(role), arm.listed(role)))
         else:
@@ -193,12 +193,12 @@ def _target(
             return 0
         return None if role in autoscaled else sizes[role]
 
-    backends = (lists.get("prefill", 0), lists["decode"])
-    if not all(lists[role] > 0 for role in arm.roles):
-        backends = arm.observed.router.backends or backends
-        # Without a Pod of each role to list, a router doesn't even start: it waits.
-        if not all(backends[_INDEX[role]] > 0 for role in arm.roles):
-            routers = 0
+    # A role without a Pod to list keeps the list that its routers have. One that never had any keeps them waiting: a
+    # router doesn't even start without an engine of each role.
+    kept = {role: lists[role] or arm.listed(role) for role in arm.roles}
+    if not all(kept.values()):
+        routers = 0
+    backends = (kept.get("prefill", 0), kept["decode"])
     return ArmTarget(arm.observed.revision, number("prefill"), number("decode"), routers, backends, surge)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from specdecode.acceptance.types import Reason, Verdict, VerdictKind
@@ -95,6 +95,21 @@ def _resized(old: SpecDecodeDeployment, prefill: int, decode: int) -> SpecDecode
 
 @settings(parent=SLOW, max_examples=25)
 @given(spec=specs(most=64), by_errors=st.booleans(), fails_at=st.integers(1, 5))
+@example(
+    # The only decode Pod goes to the canary before prefill gives way: routers that can't answer still follow.
+    spec={
+        "topology__prefill__replicas": 54,
+        "topology__decode__replicas": 1,
+        "topology__router__replicas": 3,
+        "rollout__steps": [{"weight": 100}],
+        "rollout__capacity": {
+            "prefill": {"maxSurge": 0, "maxUnavailable": "50%"},
+            "decode": {"maxSurge": 0, "maxUnavailable": 1},
+        },
+    },
+    by_errors=True,
+    fails_at=1,
+)
 def test_every_rollout_that_may_start_ends(spec: dict[str, Any], by_errors: bool, fails_at: int) -> None:
     """With Pods that start and a Pass at every step it is promoted; with a Fail it is rolled back to all of stable."""
     # A revision that is promoted the moment it has all traffic can't fail there.
