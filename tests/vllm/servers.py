@@ -85,7 +85,7 @@ class Answer:
         return ids
 
 
-def post(url: str, body: Mapping[str, Any], timeout: float = 180.0) -> Answer:
+def post(url: str, body: Mapping[str, Any], timeout: float = 600.0) -> Answer:
     """POST JSON; any HTTP status is an answer."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
