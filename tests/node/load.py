@@ -159,14 +159,20 @@ class Load:
         return [found for found in list(self.outcomes) if found.wrong]
 
     def summary(self) -> str:
-        """Counts, for people."""
+        """Counts, and what failed, for people."""
         by_revision = collections.Counter(found.revision or "-" for found in list(self.outcomes))
         slow = max((found.done - found.sent for found in list(self.outcomes)), default=0.0)
         counted = ", ".join(f"{count} by {name}" for name, count in sorted(by_revision.items()))
-        return (
+        whole = (
             f"{len(self.outcomes)} requests ({counted}), {len(self.failed())} failed, {len(self.wrong())} wrong, "
             f"slowest {slow:.1f} s"
         )
+        began = min((found.sent for found in list(self.outcomes)), default=0.0)
+        lines = [
+            f"  at {found.sent - began:.1f} s, {'stream' if found.stream else 'plain'}: {found.failure or 'wrong tokens'}"
+            for found in (self.failed() + self.wrong())[:20]
+        ]
+        return "\n".join([whole, *lines])
 
 
 def _pieces(text: str, stream: bool) -> list[dict[str, Any]]:

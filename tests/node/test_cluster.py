@@ -16,6 +16,7 @@ def test_pods_run_and_find_each_other(node: Node, workshop: Workshop) -> None:
     service = workshop.service("web", "web")
     workshop.service("each", "web", clusterIP="None")
     assert workshop.run("one", "get", f"http://{second}:{PORT}/").strip() == "two"
+    wait_for("the Service", lambda: workshop.reaches("one", f"{service}:80"), 30)
     wait_for("the Service to reach both Pods", lambda: _answers(workshop, service) == {"one", "two"}, 60)
     names = ("web", f"web.{workshop.name}", f"web.{workshop.name}.svc.cluster.local")
     assert [workshop.run("one", "lookup", name).strip() for name in names] == [service] * 3

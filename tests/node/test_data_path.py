@@ -11,7 +11,7 @@ import pytest
 
 from specdecode.api.names import ANNOTATION_BACKENDS
 from tests.node.deployment import Deployment
-from tests.node.load import Load, Outcome
+from tests.node.load import Load
 from tests.node.models import Models
 
 RATE = 10.0
@@ -48,10 +48,6 @@ def settle(load: Load, seconds: float = 5.0) -> None:
     time.sleep(seconds)
 
 
-def _told(lost: list[Outcome], at: float) -> list[str]:
-    return [f"{found.sent - at:+.2f} s {'stream' if found.stream else 'plain'} {found.failure}" for found in lost]
-
-
 def test_growing_and_shrinking_lose_nothing(light: Deployment, load: Load) -> None:
     with load:
         for role in ("decode", "prefill"):
@@ -61,7 +57,7 @@ def test_growing_and_shrinking_lose_nothing(light: Deployment, load: Load) -> No
             settle(load)
         gone = lambda: len(light.pods("decode")) == len(light.pods("prefill")) == 1  # noqa: E731
         light.wait("the spare Pods to go", gone, 120)
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.wrong() == []
 
 
@@ -114,7 +110,7 @@ def test_a_deleted_router_loses_nothing(light: Deployment, load: Load) -> None:
         light.node.kubectl("delete", "pod", name, "-n", light.namespace)  # returns when it is gone
         light.wait("another router", lambda: len(light.ready("router")) == 2, 120)
         settle(load)
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.wrong() == []
 
 
@@ -129,7 +125,7 @@ def test_serving_needs_no_api_server(light: Deployment, load: Load) -> None:
             os.kill(server, signal.SIGCONT)
         light.wait("the API server", _answers(light), 60)
         settle(load)
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.wrong() == []
 
 

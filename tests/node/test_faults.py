@@ -44,7 +44,7 @@ def test_a_canary_that_cannot_run_is_rejected(
     assert light.condition("Stalled")[0] == "True"
     assert light.is_true("Available")
     assert reason in light.why()
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.answered("second") == []
 
 
@@ -57,7 +57,7 @@ def test_a_canary_without_room_waits(light: Deployment, load: Load) -> None:
         assert light.rejected() == {}
         light.change("first", {"topology": {"decode": {"resources": {"requests": {"cpu": "100m"}}}}})
         light.wait("the canary to be dropped", lambda: light.canary() is None and light.is_true("Ready"), 120)
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
 
 
 def test_a_metrics_port_that_hangs_gets_no_traffic(light: Deployment, load: Load) -> None:
@@ -66,7 +66,7 @@ def test_a_metrics_port_that_hangs_gets_no_traffic(light: Deployment, load: Load
         light.wait("the canary's Pods", lambda: light.ready("decode", 2) and light.ready("prefill", 2), 120)
         light.wait("the reason", lambda: "TuningsUnseen" in str(light.status().get("conditions")), 60)
         assert "/metrics" in light.why()
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.answered("second") == []
 
 
@@ -99,5 +99,5 @@ def test_the_operator_dies_in_mid_canary(light: Deployment, load: Load) -> None:
         light.node.kubectl(*("delete", "pod", "-n", release.NAMESPACE, "-l", selector, "--force", "--grace-period=0"))
         light.wait("the rollback", lambda: 2 in light.rejected(), 240)
         light.wait("the end of the canary", lambda: light.canary() is None and not light.pods(revision=2), 120)
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.wrong() == []

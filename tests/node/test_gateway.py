@@ -45,5 +45,5 @@ def test_by_request(
         tiny.delete()
     with capsys.disabled():
         print(f"\nby request: {load.summary()}; the bad revision served {len(fallen)} in {seconds:.1f} s, {share:.0%}")
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.wrong() == []

@@ -41,5 +41,5 @@ def test_nobody_else_reaches_an_engine(light: Deployment, workshop: Workshop, we
     # And what must pass does: clients to the router, the router to engines, decode to prefill's side channel.
     with Load(light.entry, "tiny", weights.good.cycle, rate=10) as load:
         light.wait("answers", lambda: len(load.outcomes) >= 20, 60)
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.wrong() == []

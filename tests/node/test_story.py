@@ -70,7 +70,7 @@ def _tell(tiny: Deployment, weights: Models, capsys: pytest.CaptureFixture[str],
         print(f"\n{load.summary()}")
         print(f"weight 0 at the client {last - first:.1f} s after the first bad answer was asked for,")
         print(f"{last - verdict:+.1f} s after the rejection was seen; promoted in {promoted:.0f} s\n{told}")
-    assert load.failed() == []
+    assert load.failed() == [], load.summary()
     assert load.wrong() == []
     # A draining router answers those who haven't heard yet, for some seconds.
     assert last < verdict + 10
