@@ -169,7 +169,7 @@ class Load:
         )
         began = min((found.sent for found in list(self.outcomes)), default=0.0)
         lines = [
-            f"  at {found.sent - began:.1f} s, {'stream' if found.stream else 'plain'}: {found.failure or 'wrong tokens'}"
+            f"  at {found.sent - began:.1f} s{', a stream' * found.stream}: {found.failure or 'wrong tokens'}"
             for found in (self.failed() + self.wrong())[:20]
         ]
         return "\n".join([whole, *lines])
