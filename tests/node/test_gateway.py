@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.request
+
 import pytest
 
 from tests.bed.processes import wait_for
@@ -28,6 +30,8 @@ def test_by_request(
     with gateway.traefik(program, operator, workshop.name) as url:
         tiny.apply()
         tiny.wait_ready(180)
+        # A Gateway hears of the route and of its endpoints by itself, a moment after the cluster does.
+        wait_for("the Gateway", lambda: _serves(url), 30)
         with Load(url, "tiny", weights.good.cycle, rate=20) as load:
             tiny.wait("answers", lambda: len(load.answered("first")) >= 40, 60)
             tiny.change("second", {"model": {"source": {"volume": {"claimName": BAD}}}})
@@ -47,3 +51,11 @@ def test_by_request(
         print(f"\nby request: {load.summary()}; the bad revision served {len(fallen)} in {seconds:.1f} s, {share:.0%}")
     assert load.failed() == [], load.summary()
     assert load.wrong() == []
+
+
+def _serves(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -4,6 +4,7 @@
 // acceptance is theirs too. Decode asks prefill's side channel for the layout of its KV, and refuses the request if
 // prefill doesn't answer or the layouts differ. Faults are told by environment:
 //
+//	STANDIN_START=5s       until it answers; vLLM takes longer, and enforcers of NetworkPolicies know its address by then
 //	STANDIN_STEP=20ms      time of a decode step
 //	STANDIN_CRASH=1        end at once
 //	STANDIN_METRICS=hang   never answer /metrics
@@ -296,6 +297,11 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	start, err := time.ParseDuration(cmpOr(os.Getenv("STANDIN_START"), "5s"))
+	if err != nil {
+		return err
+	}
+	time.Sleep(start)
 	served, err := newEngine(told)
 	if err != nil {
 		return err
