@@ -80,8 +80,8 @@ def make_base(rootfs: Path | None = None) -> str:
     return BASE
 
 
-def build(base: str, revision: str = "unknown") -> str:
-    """Builds the image on a base; its name."""
+def build(base: str, revision: str = "unknown", image: str = IMAGE) -> str:
+    """Builds the image on a base and tags it; its name."""
     with tempfile.TemporaryDirectory(prefix="specdecode-image-") as scratch:
         settings = Path(scratch, "pip.conf")
         settings.write_text(pip_settings())
@@ -90,9 +90,9 @@ def build(base: str, revision: str = "unknown") -> str:
             *("buildah", "build", "--layers", "--ignorefile", "Dockerfile.dockerignore"),
             *(f"--build-arg=BASE={base}", f"--build-arg=VERSION={__version__}", f"--build-arg=REVISION={revision}"),
             *(f"--secret=id=pip,src={settings}", *more),
-            *("--tag", IMAGE, "--file", "Dockerfile", "."),
+            *("--tag", image, "--file", "Dockerfile", "."),
         )
-    return IMAGE
+    return image
 
 
 def pip_settings() -> str:

@@ -14,7 +14,7 @@ from tests.bed.control_plane import OPERATOR, ROOT, Bed
 from tests.bed.operator_process import OperatorProcess
 from tests.bed.processes import wait_for
 from tests.chart.programs import Helm
-from tools.operator_image import build, make_base, run, size
+from tools.operator_image import IMAGE, build, make_base, run, size
 
 LIMIT = 200e6
 """Bytes that the image may add to its base."""
@@ -33,7 +33,8 @@ def base() -> str:
 
 @pytest.fixture(scope="module")
 def image(base: str) -> str:
-    return build(base, "test")
+    # A name of its own: another test's build of the image would take this one's tag away.
+    return build(base, "test", f"{IMAGE}-test")
 
 
 @pytest.fixture(scope="module")
