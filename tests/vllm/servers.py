@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.vllm.install import UNTOUCHED, VENV
 
-START_SECONDS = 900.0
+START_SECONDS = 1800.0
 SERVED_NAME = "tiny"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 # What a router sends to the prefill instance.

@@ -194,7 +194,7 @@ def test_foreign_kv_leaves_answers_exact_and_acceptance_near_zero(pair: Pair) ->
 
     With SPECDECODE_RECORD_TRACE=1 the scrapes are written to the trace that the analysis is tested with.
     """
-    rounds, width = (15 if os.environ.get("SPECDECODE_RECORD_TRACE") else 4), 4
+    rounds, width = 8, 4
     arms: tuple[tuple[Arm, Engine], ...] = (("stable", pair.decode), ("canary", pair.other))
     scrapes: list[dict[str, object]] = []
     before = look(pair.decode), look(pair.other)
