@@ -62,4 +62,6 @@ def release(bed: Bed, helm3: Helm) -> Iterator[Helm]:
 def clean(bed: Bed, helm: Helm) -> None:
     """Nothing of a release is left, whatever a test has made of it."""
     helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--ignore-not-found")
+    # Helm didn't make it, so it doesn't go with the release.
+    bed.kubectl("delete", "leases", "--all", "--namespace", NAMESPACE)
     bed.kubectl("delete", "crd", "specdecodedeployments.specdecode.dev", "--ignore-not-found", "--timeout=300s")
