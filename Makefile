@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 SEED ?= 1
 
-.PHONY: help setup demo test test-unit test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
+.PHONY: help setup demo test test-unit test-analysis test-cluster lint format crds lock bed-up bed-down bench-analysis bench-main \
 	test-vllm image-check test-chart image images image-router image-vllm test-images release chart-files node-up node-down test-node clean
 
 help: ## List the targets
@@ -28,10 +28,13 @@ setup: $(STAMP) ## Install the operator and its tools into .venv
 demo: $(STAMP) ## The whole job on a real control plane with simulated Pods (KEEP=1 leaves it up)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
 
-test: test-unit test-cluster ## All tests that need no GPU and no vLLM
+test: test-unit test-analysis test-cluster ## All tests that need no GPU and no vLLM
 
 test-unit: $(STAMP) ## The tests of the pure parts
 	$(BIN)/python -m pytest -n auto tests/unit
+
+test-analysis: $(STAMP) ## A part of the analysis' bench, with bounds that notice a break
+	$(BIN)/python -m pytest -n auto tests/sim
 
 test-cluster: $(STAMP) ## The whole on a real control plane
 	@$(BIN)/python -m tests.bed build
