@@ -31,7 +31,7 @@ demo: $(STAMP) ## The whole job on a real control plane with simulated Pods (KEE
 test: test-unit test-analysis test-cluster ## All tests that need no GPU and no vLLM
 
 test-unit: $(STAMP) ## The tests of the pure parts
-	$(BIN)/python -m pytest -n auto tests/unit
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit
 
 test-analysis: $(STAMP) ## A part of the analysis' bench, with bounds that notice a break
 	$(BIN)/python -m pytest -n auto tests/sim

@@ -6,8 +6,10 @@ path is camelCase with dots, under ``spec``, and stands for everything below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+_Tree = dict[str, "_Tree"]
 
 LIVE_PATHS: Final[tuple[str, ...]] = (
     "guard",
@@ -26,11 +28,29 @@ def live(path: str) -> bool:
     return any(path == prefix or path.startswith(f"{prefix}.") for prefix in LIVE_PATHS)
 
 
-def frozen(spec: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def frozen(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a spec (as JSON, by its camelCase names) that makes a revision, live fields left out."""
-    kept: dict[str, Any] = {}
+    return _without(spec, _LIVE)
+
+
+def _tree(paths: Iterable[str]) -> _Tree:
+    root: _Tree = {}
+    for path in paths:
+        node = root
+        for name in path.split("."):
+            node = node.setdefault(name, {})
+    return root
+
+
+def _without(spec: Mapping[str, Any], live: _Tree) -> dict[str, Any]:
+    kept = {}
     for key, value in spec.items():
-        here = f"{path}.{key}" if path else key
-        if not live(here):
-            kept[key] = frozen(value, here) if isinstance(value, Mapping) else value
+        below = live.get(key)
+        if below is None:
+            kept[key] = value
+        elif below and isinstance(value, Mapping):
+            kept[key] = _without(value, below)
     return kept
+
+
+_LIVE: Final = _tree(LIVE_PATHS)

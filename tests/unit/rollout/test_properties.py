@@ -17,7 +17,7 @@ from .world import SimPod, World, resource, serving, verdict
 
 # A sequence that breaks an invariant is told in full by its events; shrinking one would take minutes.
 SLOW = settings(
-    max_examples=50,
+    max_examples=settings().max_examples // 2,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -93,7 +93,7 @@ def _resized(old: SpecDecodeDeployment, prefill: int, decode: int) -> SpecDecode
     return old.model_copy(update={"spec": old.spec.model_copy(update={"topology": sized})})
 
 
-@settings(parent=SLOW, max_examples=25)
+@settings(parent=SLOW, max_examples=settings().max_examples // 4)
 @given(spec=specs(most=64), by_errors=st.booleans(), fails_at=st.integers(1, 5))
 @example(
     # The only decode Pod goes to the canary before prefill gives way: routers that can't answer still follow.
