@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -237,7 +238,9 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
 
 
 def disaggregated(prefill: Engine, decode: Engine, prompt: Sequence[int], max_tokens: int, **changed: Any) -> Answer:
-    """One request as a router sends it: prefill first, its ``kv_transfer_params`` then to decode.
+    """One request as a router sends it: prefill first, its ``kv_transfer_params`` then to decode, under one id.
+
+    In push mode the id is what the prefill instance finds the decode instance's registration by.
 
     Args:
         prefill, decode: the two servers.
@@ -245,9 +248,11 @@ def disaggregated(prefill: Engine, decode: Engine, prompt: Sequence[int], max_to
         max_tokens: to generate on the decode instance.
         changed: entries of ``kv_transfer_params`` to falsify on their way.
     """
-    first = prefill.complete(prompt, 1, kv_transfer_params=PREFILL_PARAMS)
+    name = uuid.uuid4().hex
+    first = prefill.complete(prompt, 1, request_id=name, kv_transfer_params=PREFILL_PARAMS)
     assert first.status == 200, first.body
-    return decode.complete(prompt, max_tokens, kv_transfer_params=first.body["kv_transfer_params"] | changed)
+    handed = first.body["kv_transfer_params"] | changed
+    return decode.complete(prompt, max_tokens, request_id=name, kv_transfer_params=handed)
 
 
 def in_parallel(calls: Sequence[Any], width: int = 4) -> list[Answer]:

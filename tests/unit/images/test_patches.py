@@ -165,12 +165,12 @@ def test_a_hunk_replaces_what_it_names(before: list[str], at: int, removed: int,
     assert tool.apply_change(change, "".join(before)) == "".join(before[:at] + added + before[at + len(old) :])
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
-def test_series_of_the_project_are_well_formed(version: str) -> None:
+@pytest.mark.parametrize(("version", "patches", "revision"), [("0.32.0", 4, 1), ("0.33.0", 5, 2)])
+def test_series_of_the_project_are_well_formed(version: str, patches: int, revision: int) -> None:
     series = tool.load_series(version, IMAGE / "patches")
-    assert [patch.name[:4] for patch in series] == ["0001", "0002", "0003", "0004"]
+    assert [patch.name[:4] for patch in series] == [f"{number:04}" for number in range(1, patches + 1)]
     for patch in series:
         text = (IMAGE / "patches" / version / patch.name).read_text()
         assert all(f"\n{part}: " in text for part in ("Why", "What", "Upstream", "Can go")), patch.name
     info = next(change for patch in series for change in patch.changes if change.path.endswith("config_info.py"))
-    assert f'PATCH_SERIES = "{version}-1"\n' in info.hunks[0].new
+    assert f'PATCH_SERIES = "{version}-{revision}"\n' in info.hunks[0].new

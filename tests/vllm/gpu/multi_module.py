@@ -60,7 +60,7 @@ def build(folder: Path, seed: int = 0, window: int | None = None) -> MultiModule
     Args:
         folder: made if need be.
         seed: of codes and cycle.
-        window: sliding window of the MTP modules, in tokens; None: full attention.
+        window: sliding window of the MTP modules (and of the last layer), in tokens; None: full attention.
 
     Raises:
         AssertionError: the arithmetic doesn't give the cycle or the decoy (checked on every token).
@@ -166,7 +166,10 @@ def _check(embedding: Array, head: Array, project: Array, out: Array, cycle: lis
 
 def config(vocabulary_size: int, layers: int, modules: int, window: int | None = None) -> dict[str, object]:
     """The checkpoint's config.json, with this module's sizes."""
-    kinds = ["full_attention"] * layers + ["sliding_attention" if window else "full_attention"] * modules
+    kinds = ["full_attention"] * (layers + modules)
+    if window:
+        # The target has such a layer too, or its config would lack the rotary parameters of the modules' kind.
+        kinds[layers - 1 :] = ["sliding_attention"] * (1 + modules)
     return ({"sliding_window": window} if window else {}) | {
         "architectures": ["Step3p5ForCausalLM"],
         "model_type": "step3p5",

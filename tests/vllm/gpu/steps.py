@@ -1,7 +1,8 @@
 """What the lookahead backoff costs a model that was really trained, in decode steps, relative to aggregated serving.
 
-``python -m tests.vllm.gpu.steps --out FILE`` with a patched vLLM 0.33.0 on PYTHONPATH. A model is trained, a P/D pair
-is started for each mode, and each prompt is answered through the pair and by the same decode server alone, in turns.
+``python -m tests.vllm.gpu.steps --out FILE`` with a patched vLLM 0.33.0 on PYTHONPATH. A model is trained (or one that
+``tests.vllm.gpu.trained`` left is taken), a P/D pair is started for each mode, and each prompt is answered through the
+pair and by the same decode server alone, in turns.
 Only requests with the same tokens from both are compared: their steps differ by what was accepted and by nothing
 else. The interval is a bootstrap over requests.
 """
@@ -19,11 +20,11 @@ from pathlib import Path
 
 from tests.vllm.exposition import counter
 from tests.vllm.gpu.backoff import pair
-from tests.vllm.gpu.trained import TrainedModel, train
+from tests.vllm.gpu.trained import TrainedModel, load, train
 from tests.vllm.servers import Answer, Engine, disaggregated
 
 RESAMPLES = 2000
-SETTLED = 0.2  # seconds after which a finished request is in the counters
+SETTLED = 0.1  # seconds after which a finished request is in the counters
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Result:
     mode: str
     requests: int
     same: int
+    mean_length: float
+    """Tokens of a step of aggregated serving, over the requests that are compared."""
     ratio: float
     low: float
     high: float
@@ -64,7 +67,7 @@ def measure(
     model: TrainedModel, depth: int, mode: str, port: int, logs: Path, requests: int, tokens: int
 ) -> tuple[Result, list[tuple[float, float]]]:
     """Start a pair, measure it, end it."""
-    with pair(model.path, depth, mode, port, logs, False, "NixlConnector") as (prefill, decode):
+    with pair(model.path, depth, mode, port, logs) as (prefill, decode):
         for prompt in model.prompts(4, seed=1):
             disaggregated(prefill, decode, prompt, tokens)
         compared: list[tuple[float, float]] = []
@@ -76,7 +79,9 @@ def measure(
             (ours, steps), (theirs, reference) = found if at % 2 == 0 else found[::-1]
             if ours == theirs:
                 compared.append((steps, reference))
-        return Result(depth, mode, requests, len(compared), *ratio(compared)), compared
+        # The first token comes from the prefill's step, which drafts but has no draft to verify.
+        length = (tokens - 1) * len(compared) / sum(reference for _, reference in compared)
+        return Result(depth, mode, requests, len(compared), length, *ratio(compared)), compared
 
 
 def main() -> None:
@@ -84,29 +89,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--depths", default="2,3,5")
     parser.add_argument("--modes", default="late,upstream,off")
+    parser.add_argument("--pairs", type=int, default=3, help="that run at the same time")
+    parser.add_argument("--model", type=Path, help="folder of a model that is trained already")
     parser.add_argument("--seconds", type=float, default=150.0, help="of training")
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--scratch", type=Path, default=Path("/dev/shm/specdecode"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    model = train(options.scratch / "trained", options.seconds)
+    model = load(options.model) if options.model else train(options.scratch / "trained", options.seconds)
     print("drafts that agree with the target, by module:", [round(x, 3) for x in model.agreement], flush=True)
     results: list[dict[str, object]] = []
-    for depth in map(int, options.depths.split(",")):
-        modes = options.modes.split(",")
-        with ThreadPoolExecutor(len(modes)) as pool:
-            jobs = [
-                pool.submit(
-                    measure, model, depth, mode, 8100 + 10 * at, options.scratch, options.requests, options.tokens
-                )
-                for at, mode in enumerate(modes)
-            ]
-            for job in jobs:
+    with ThreadPoolExecutor(options.pairs) as pool:
+        cells = [(int(depth), mode) for depth in options.depths.split(",") for mode in options.modes.split(",")]
+        jobs = [
+            pool.submit(measure, model, depth, mode, 8100 + 10 * at, options.scratch, options.requests, options.tokens)
+            for at, (depth, mode) in enumerate(cells)
+        ]
+        for job in jobs:
+            try:
                 result, compared = job.result()
-                results.append(asdict(result) | {"steps": compared})
-                print(result, flush=True)
-        options.out.write_text(json.dumps(results))
+            except Exception as error:  # one pair must not cost the others' figures
+                print(f"a pair failed: {str(error)[-3000:]}", flush=True)
+                continue
+            results.append(asdict(result) | {"steps": compared})
+            print(result, flush=True)
+            options.out.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,14 @@
 Same shape as the built one (Step-3.5, dense, full attention). Module m at slot p sees the hidden state of module
 m - 1 (of the target, for m = 0) at p and the token at p + m + 1, and predicts the token at p + m + 2: what vLLM's
 multi-module drafter feeds it. A few minutes on a GPU; nothing of it is kept.
+
+``python -m tests.vllm.gpu.trained --out FOLDER``
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 import sysconfig
 import time
@@ -25,6 +29,7 @@ EPS = 1e-5
 THETA = 10000.0
 HELD_OUT = 10  # one file in so many is kept for prompts
 SEPARATOR = 0
+AGREEMENT = "agreement.json"
 
 
 @dataclass(frozen=True)
@@ -226,8 +231,18 @@ def train(folder: Path, seconds: float, size: Size | None = None, seed: int = 0)
         steps += 1
     agreement = _agreement(net, held, device)
     _write(folder, net, vocabulary)
-    long_enough = tuple(tuple(text) for text in held if len(text) > 900)
-    return TrainedModel(folder, long_enough, agreement)
+    write_json(folder / AGREEMENT, agreement)
+    return TrainedModel(folder, _long_enough(held), agreement)
+
+
+def load(folder: Path) -> TrainedModel:
+    """What ``train`` left in the folder, on this interpreter."""
+    held = encode(sources()[::HELD_OUT], folder)
+    return TrainedModel(folder, _long_enough(held), tuple(json.loads((folder / AGREEMENT).read_text())))
+
+
+def _long_enough(texts: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(text) for text in texts if len(text) > 900)
 
 
 def _agreement(net: Network, held: list[list[int]], device: str) -> tuple[float, ...]:
@@ -259,3 +274,17 @@ def _write(folder: Path, net: Network, vocabulary: int) -> None:
     }
     write_json(folder / "config.json", config(vocabulary, size.layers, size.modules) | shape)
     write_json(folder / "generation_config.json", {"eos_token_id": 0, "pad_token_id": 0, "do_sample": False})
+
+
+def main() -> None:
+    """Command line: train, and say how often the modules agree with the target."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=150.0, help="of training")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
+    options = parser.parse_args()
+    model = train(options.out, options.seconds)
+    print("drafts that agree with the target, by module:", [round(x, 3) for x in model.agreement], flush=True)
+
+
+if __name__ == "__main__":
+    main()
