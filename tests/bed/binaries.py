@@ -64,7 +64,7 @@ def cache_root() -> Path:
 def source_key() -> str:
     """Hash of everything that decides what the built programs are."""
     digest = hashlib.sha256()
-    for path in sorted([*SOURCES.glob("kube/*"), *SOURCES.glob("kwok/*")]):
+    for path in sorted(SOURCES.glob("kube/*")):
         digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(" ".join([KUBERNETES, KWOK_PACKAGE, GATEWAY_API, *_build_flags(KUBERNETES)]).encode())
     return digest.hexdigest()[:16]
@@ -112,7 +112,8 @@ def _build(target: Path, say: Callable[[str], None]) -> None:
     binaries = target / "bin"
     binaries.mkdir()
     compile_module(go, SOURCES / "kube", ".", binaries / "kube", f"etcd and Kubernetes {KUBERNETES}", say)
-    compile_module(go, SOURCES / "kwok", KWOK_PACKAGE, binaries / "kwok", "kwok", say)
+    # kwok is a tool of the same module: what it shares with Kubernetes is compiled once.
+    compile_module(go, SOURCES / "kube", KWOK_PACKAGE, binaries / "kwok", "kwok", say)
     for name in COMPONENTS:
         (binaries / name).symlink_to("kube")
     _copy_gateway_api(go, target / "gateway-api")
@@ -194,8 +195,8 @@ def _go_environment() -> dict[str, str]:
 
 
 def needed_go() -> tuple[int, ...]:
-    """The oldest Go that the committed go.mod files accept, for example (1, 26, 0)."""
-    return max(_needed_by((SOURCES / folder / "go.mod").read_text()) for folder in ("kube", "kwok"))
+    """The oldest Go that the committed go.mod accepts, for example (1, 26, 0)."""
+    return _needed_by((SOURCES / "kube" / "go.mod").read_text())
 
 
 def _needed_by(go_mod: str) -> tuple[int, ...]:

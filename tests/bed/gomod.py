@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "kube"
+KWOK = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0"
 
 
 def sister_modules(go_mod: str) -> list[str]:
@@ -35,6 +36,7 @@ def main() -> None:
     ).stdout
     theirs = Path(json.loads(described)["GoMod"]).read_text()
     (FOLDER / "go.mod").write_text(go_mod(kubernetes, sister_modules(theirs)))
+    subprocess.run(["go", "get", "-tool", KWOK], check=True, cwd=FOLDER)
     subprocess.run(["go", "mod", "tidy"], check=True, cwd=FOLDER)
 
 
