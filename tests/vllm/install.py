@@ -56,6 +56,7 @@ def install() -> None:
     constraints = ("--constraint", IMAGE / "cpu_constraints.txt")
     subprocess.run([*pip, "install", *constraints, *listed.stdout.decode().splitlines(), TORCH], check=True)
     subprocess.run([*pip, "install", "--no-deps", wheel, *NIXL], check=True)
+    subprocess.run([sys.executable, IMAGE / "cpu_nixl.py", site_packages()], check=True)
     subprocess.run([*pip, "install", *constraints, "-r", ROUTER], check=True)
     patch()
 

@@ -22,6 +22,8 @@ from tests.vllm.install import UNTOUCHED, VENV
 START_SECONDS = 1800.0
 SERVED_NAME = "tiny"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+# Where the caller's environment forbids it, each start of vLLM would compile thousands of files anew.
+KEEP_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 # What a router sends to the prefill instance.
 PREFILL_PARAMS = {
     "do_remote_decode": True,
@@ -48,6 +50,7 @@ SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 CPU = Platform(
     serve=(str(VENV / "bin/python"), *SERVE),
     environment=OFFLINE
+    | KEEP_BYTECODE
     | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         # One core is enough for the model, and pinned workers would share one with NIXL's polling thread.
@@ -126,6 +129,17 @@ class Engine:
     def metrics(self) -> str:
         """The text of /metrics."""
         return get(f"{self.url}/metrics")
+
+    def cpu_seconds(self) -> float:
+        """CPU time that its processes have taken so far."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # one that has ended meanwhile
+                # After the name in parentheses: state, parent, process group; user and system time.
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self.process.pid:
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def completion(prompt: Sequence[int], max_tokens: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_info_metric_is_there_before_the_first_request_and_says_what_a_cpu_canno
     info = look(servers[0.9][0]).info
     assert info is not None
     expected = {
-        "patch_series": "0.32.0-1",
+        "patch_series": "0.32.0-2",
         "kv_role": "none",
         "method": "mtp",
         "depth": "3",

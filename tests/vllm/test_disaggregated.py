@@ -12,10 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from specdecode.acceptance.types import Arm
+from specdecode.api import SpecDecodeDeployment
+from specdecode.engine.tunings import report
 from tests.vllm.exposition import counter
-from tests.vllm.install import VENV
+from tests.vllm.install import ROOT, VENV
 from tests.vllm.servers import (
     CPU_UNTOUCHED,
     Engine,
@@ -35,6 +38,7 @@ from tests.vllm.view import look, since
 DEPTH = 3
 TOKENS = 30
 TRACE = Path(__file__).parent / "fixtures/wrong_kv.jsonl"
+RESOURCE = ROOT / "examples/07-cpu.yaml"
 TOLD = "num_speculative_tokens=3, lookahead_backoff=late (3 tokens)"
 
 
@@ -117,21 +121,45 @@ def test_through_the_router(pair: Pair, logs: Path) -> None:
         assert all(a > b for a, b in zip(after, before, strict=True))
 
 
+def test_idle_engines_leave_the_cpu_alone(pair: Pair) -> None:
+    """As NIXL comes, each keeps a core busy."""
+    (prompt,) = pair.model.prompts(1, 100, seed=8)
+    assert disaggregated(pair.prefill, pair.decode, prompt, TOKENS).status == 200
+    engines = (pair.prefill, pair.decode, pair.other)
+    before = [server.cpu_seconds() for server in engines]
+    time.sleep(5)
+    used = [server.cpu_seconds() - earlier for server, earlier in zip(engines, before, strict=True)]
+    assert all(seconds < 1.5 for seconds in used), used
+
+
 @pytest.mark.parametrize(
-    ("name", "depth", "backoff", "policy", "says"),
+    ("depth", "backoff", "policy", "says", "reported"),
     [
-        ("depth", 2, "auto", "recompute", "num_speculative_tokens=2, lookahead_backoff=late (2 tokens)"),
-        ("backoff", 3, "upstream", "fail", "num_speculative_tokens=3, lookahead_backoff=upstream (0 tokens)"),
+        (
+            2,
+            "auto",
+            "recompute",
+            "num_speculative_tokens=2, lookahead_backoff=late (2 tokens)",
+            "Pods don't agree in depth: decode 2; prefill 3",
+        ),
+        (
+            3,
+            "upstream",
+            "fail",
+            "num_speculative_tokens=3, lookahead_backoff=upstream (0 tokens)",
+            "Pods don't agree in lookahead_backoff: decode upstream; prefill late",
+        ),
     ],
+    ids=("depth", "backoff"),
 )
 def test_a_decode_instance_that_disagrees_refuses_in_clear(
-    pair: Pair, logs: Path, name: str, depth: int, backoff: str, policy: str, says: str
+    pair: Pair, logs: Path, depth: int, backoff: str, policy: str, says: str, reported: str
 ) -> None:
+    assert told_apart(pair.prefill, pair.decode) == ()
     told = speculative(depth) | nixl("kv_consumer", policy, lookahead_backoff=backoff)
-    with engine(pair.model.path, 8125, logs / f"{name}.log", told, side_channel=5625) as stranger:
-        info = look(stranger).info
-        assert info is not None
-        assert info["depth"] == str(depth)
+    with engine(pair.model.path, 8125, logs / f"{depth}{backoff}.log", told, side_channel=5625) as stranger:
+        # The operator needs no request for it.
+        assert reported in told_apart(pair.prefill, stranger)
         for refused in (1, 2):
             (prompt,) = pair.model.prompts(1, 100, seed=refused)
             answer = disaggregated(pair.prefill, stranger, prompt, TOKENS)
@@ -143,6 +171,20 @@ def test_a_decode_instance_that_disagrees_refuses_in_clear(
         # It lives, and serves what needs no transfer.
         (prompt,) = pair.model.prompts(1, 100, seed=9)
         assert stranger.complete(prompt, TOKENS).token_ids == pair.model.successors(prompt[-1], TOKENS)
+
+
+def told_apart(prefill: Engine, decode: Engine) -> tuple[str, ...]:
+    """What the operator finds wrong with the two, by their info metrics alone."""
+    spec = SpecDecodeDeployment.parse(yaml.safe_load(RESOURCE.read_text())).spec
+    found = report(
+        1,
+        spec,
+        {"prefill": {"p-0": look(prefill).info}, "decode": {"d-0": look(decode).info}},
+        {"prefill": ["p-0"], "decode": ["d-0"]},
+    )
+    assert found.complete
+    assert not found.unhonoured
+    return found.wrong
 
 
 def test_push_mode(pair: Pair, logs: Path) -> None:
