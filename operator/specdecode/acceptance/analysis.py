@@ -16,7 +16,7 @@ from specdecode.acceptance.history import History
 from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings, rates
 from specdecode.acceptance.ladder import COLUMNS
 from specdecode.acceptance.latency import Latency
-from specdecode.acceptance.length import needed_information
+from specdecode.acceptance.length import awaited_information, needed_information
 from specdecode.acceptance.noise import Noises
 from specdecode.acceptance.types import (
     Arm,
@@ -255,6 +255,9 @@ class Analysis:
             if finding is Finding.LENGTH:
                 estimate = float(look.fall[0])
                 interval = self._interval(estimate, float(look.fall_information[0]))
+                if interval is not None:
+                    # What the test has shown the interval, made to hold at all looks at once, need not deny.
+                    interval = min(interval[0], estimate), min(interval[1], -self.policy.margin)
             message = explain.failure(
                 finding,
                 self.policy,
@@ -291,6 +294,8 @@ class Analysis:
                 "A fall was seen in this step, but the traffic is split by connection: promote or abort by hand.",
             )
         self._passed = self._passed or (look is not None and bool(look.passed[0]))
+        if self._passed and interval is not None:
+            interval = max(interval[0], -self.policy.margin), interval[1]
         if self._passed:
             unseen = self._unseen(now)
             if unseen:
@@ -308,9 +313,10 @@ class Analysis:
                 Reason.NO_COMMON_POSITIONS,
                 "The arms have drafted no common position yet, so there is nothing to compare.",
             )
-        more = self._more_seconds(information, evidence)
+        more = self._more_seconds(estimate, information, evidence)
         message = explain.more(self.policy, estimate, evidence, more)
-        return say(VerdictKind.INCONCLUSIVE, Reason.NOT_ENOUGH_EVIDENCE, message, more)
+        told = more if more is not None and more < np.inf else None
+        return say(VerdictKind.INCONCLUSIVE, Reason.NOT_ENOUGH_EVIDENCE, message, told)
 
     def _interval(self, estimate: float | None, information: float) -> tuple[float, float] | None:
         if estimate is None or information <= 0.0:
@@ -341,12 +347,11 @@ class Analysis:
         recent = (pod for pod, t in canary.known_pods.items() if now - t <= self.policy.stale_after)
         return sorted(pod for pod in recent if pod not in canary.pods)
 
-    def _more_seconds(self, information: float, evidence: Evidence) -> float | None:
-        """Time until an equally good canary would pass, if information keeps coming as it has."""
+    def _more_seconds(self, estimate: float | None, information: float, evidence: Evidence) -> float | None:
+        """Time until the canary would pass as it shows itself, with information coming as so far; infinite if never."""
         seconds = evidence.canary.seconds
         if seconds <= 0.0:
             return None
-        needed = needed_information(self.policy.margin, self._settings.pass_error)
         waits = []
         if self._arms["canary"].counted:
             requests = evidence.canary.requests
@@ -354,6 +359,8 @@ class Analysis:
                 return None
             waits.append(seconds * (self.policy.min_requests / requests - 1.0))
         if information > 0.0:
+            error = self._settings.pass_error
+            needed = awaited_information(self.policy.margin, error, estimate or 0.0, information)
             waits.append(seconds * (needed / information - 1.0))
         elif not waits or waits[0] <= 0.0:
             return None

@@ -30,6 +30,11 @@ _PRIOR_BATCHES = 12.0
 # Where a short scale has too few batches of its own, kappa is taken to rise with W to this power below the first
 # scale that has: between the 0 of noise in single drafts and the 1 of requests that outlast the window.
 _SHORTER = 0.5
+# Batches at the scale above from which the growth over the next is that power instead, and what it then counts for,
+# in batches: what requests add to kappa grows the more steeply the shorter the window, and the noise of single drafts,
+# at most about this, doesn't grow at all.
+_MANY_BATCHES = 48.0
+_DRAFT_NOISE = 2.0
 # Growth from one scale to the next, as a power of the growth before it: kappa levels off.
 _DAMPING = 0.8
 # Nats of evidence at which a Fail usually falls; what the uncertainty of kappa is priced at.
@@ -243,10 +248,10 @@ def kappa(curve: Curve) -> Array:
     above, more = np.full(raw.shape[0], np.nan), np.zeros(raw.shape[0])
     for scale in reversed(range(curve.scales)):
         own = count[:, scale]
-        weight = np.where(np.isfinite(above), np.clip(more - own, 0.0, prior), 0.0)
+        shorter, trusted = _shorter(raw, certain, scale)
+        weight = np.where(np.isfinite(above), np.clip(more - own, 0.0, trusted), 0.0)
         found = np.where(known[:, scale], raw[:, scale], 0.0)
         total = own + weight
-        shorter = above * 2.0**-_SHORTER
         leaning = np.divide(own * found + weight * np.nan_to_num(shorter), total, out=shorter, where=total > 0.0)
         raw[:, scale] = above = leaning
         more = np.maximum(more, own)
@@ -265,6 +270,21 @@ def kappa(curve: Curve) -> Array:
         out[:, scale] = previous = value
         most = np.maximum(most, own)
     return np.asarray(out * (1.0 + _CAUTION / (certain + 2.0 * prior)))
+
+
+def _shorter(raw: Array, certain: Array, scale: int) -> tuple[Array, Array]:
+    """kappa at ``scale`` by those of the two scales above it, and in how many batches it counts; NaN without any."""
+    last = raw.shape[1] - 1
+    above, further = raw[:, min(scale + 1, last)], raw[:, min(scale + 2, last)]
+    enough = (certain[:, min(scale + 1, last)] >= _MANY_BATCHES) & (certain[:, min(scale + 2, last)] >= _PRIOR_BATCHES)
+    known = enough & (above > 0.0) & (scale + 2 <= last)
+    growth = np.divide(further, above, out=np.full_like(above, 2.0**_SHORTER), where=known)
+    floor = np.minimum(above, _DRAFT_NOISE)
+    extended = floor + (above - floor) / np.clip(growth, 1.0, 2.0)
+    value = np.where(known, extended, above * 2.0**-_SHORTER)
+    if scale == last:
+        value = np.full_like(above, np.nan)
+    return value, np.where(known, _MANY_BATCHES, _PRIOR_BATCHES)
 
 
 def remeasure(look: int) -> bool:

@@ -65,11 +65,12 @@ def held(policy: Policy, estimate: float | None, interval: tuple[float, float] |
 
 def more(policy: Policy, estimate: float | None, evidence: Evidence, seconds: float | None) -> str:
     """NotEnoughEvidence."""
-    wait = (
-        f"about {duration(seconds)} more at the present traffic should tell"
-        if seconds is not None and math.isfinite(seconds)
-        else "the traffic is still too thin to say how long it will take"
-    )
+    if seconds is None:
+        wait = "the traffic is still too thin to say how long it will take"
+    elif math.isfinite(seconds):
+        wait = f"about {duration(seconds)} more at the present traffic should tell"
+    else:
+        wait = "it is so near to the limit that no time can be told"
     return (
         f"The canary's {change(estimate)} after {seen(evidence.canary)}; "
         f"that isn't yet known to be within {percent(policy.margin)}, nor beyond it: {wait}."

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from specdecode.acceptance.bounds import entropy
 from specdecode.acceptance.dispersion import Array
 from specdecode.acceptance.ladder import COLUMNS, STABLE, Ladder, Sums, short
-from specdecode.acceptance.length import LengthTest, Noise, Windows, fresh, measure, predicted, stretches
+from specdecode.acceptance.length import LengthTest, Noise, Windows, fresh, measure
 
 # Shares of 1 - confidence for a false rollback, by measure; they add up to 1.
 SHARES = {"length": 0.9, "collapse": 0.025, "errors": 0.025, "floor": 0.025, "latency": 0.025}
@@ -34,10 +34,6 @@ RATES = np.array([0.1, 0.3, 0.6, 0.9])
 
 # Stable's last window, for the step in which it no longer serves.
 _LAST_SECONDS = 600.0
-# New requests, in multiples of the policy's least, from which a later window goes by what the stretch before it says.
-_NORMAL = 2.0
-# Standard errors by which such a window must be beyond the margin before that is done.
-_SHOWS = 2.0
 # Requests of a window in which they aren't counted.
 _MANY = 1e9
 
@@ -179,7 +175,7 @@ class Kernel:
             told = np.zeros_like(information)
         # Requests that aren't counted can't be too few.
         counts = requests.copy() if counted else np.full(requests.shape, _MANY)
-        length = self._length_fails(measured, told, counts, windows, lengths, noise, now)
+        length = self._length_fails(measured, told, counts, lengths, now)
         finding = np.zeros(ladder.runs, dtype=np.int64)
         findings = (
             (Finding.LENGTH, length),
@@ -216,39 +212,18 @@ class Kernel:
         measured: Windows,
         information: Array,
         requests: Array,
-        windows: Array,
         lengths: Array,
-        noise: Noise,
         now: float,
     ) -> NDArray[np.bool_]:
         fires = np.zeros(information.shape, dtype=bool)
         fires[:, 0] = self.length.whole_fails(measured.change[:, 0], information[:, 0], requests[:, 0])
         later = slice(1, lengths.size - 1)
-        surplus = measured.change + self.settings.margin
-        left = np.ones_like(surplus)
-        which, earlier = stretches(lengths[:-1])
-        # A fall that doesn't show at all without the stretch before is none.
-        shows = surplus[:, which] * np.sqrt(information[:, which]) <= -_SHOWS
-        runs = np.flatnonzero(shows.any(axis=1))
-        if runs.size:
-            ends, starts = windows[:, runs][:, :, which], windows[:, runs][:, :, earlier]
-            own = Noise(noise.kappas[runs], noise.excess[runs], noise.base)
-            margin = self.settings.margin
-            before = measure(Sums(*(starts - ends)), lengths[earlier] - lengths[which], own, margin)
-            rest = measure(Sums(*(windows[:, runs, :1] - starts)), lengths[0] - lengths[earlier], own, margin)
-            known, part = predicted(measured.of(runs, which), measured.of(runs, earlier), before, rest)
-            # What is new in a window are the requests that came or went, and it takes enough of those.
-            new = Sums(*ends).canary_finished
-            fits = shows[runs] & (new >= _NORMAL * self.settings.min_requests)
-            cells = np.ix_(runs, which)
-            surplus[cells] -= np.where(fits, known, 0.0)
-            left[cells] = np.where(fits, part, 1.0)
-            requests[cells] = np.where(fits, new, requests[cells])
         fires[:, later] = self.length.later_fails(
-            surplus[:, later],
-            information[:, later] / left[:, later],
+            measured.change[:, later],
+            information[:, later],
             requests[:, later],
             lengths[later],
+            np.broadcast_to(measured.slope, information.shape)[:, later],
             now - self.began,
         )
         return fires

@@ -1,45 +1,50 @@
 """Fail and Pass by acceptance length, from its change and information in the windows that end now.
 
 The window from the canary's beginning is judged at planned looks (``planned.py``), and so is a step's own window for
-Pass. Later starts are judged at every look, for falls that begin late. In a late window noise is known in part:
-requests that were in flight before it still are, and what they were above or below the canary's mean then, they are
-now. So the surplus of the stretch just before is taken off, as far as it predicts the window's.
+Pass. Later starts are judged at every look, for falls that begin late: each planned size has a likelihood ratio of its
+own, against a bound that rests on how many windows of that length, unlike each other, a period has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdecode.acceptance.dispersion import Array, at_window
 from specdecode.acceptance.ladder import Sums
-from specdecode.acceptance.planned import Plan, level, log_tail
+from specdecode.acceptance.planned import Plan, beyond, level, ratio
 
 # Shifts beyond the margin, in margins, that Fail is planned for: falls of two and of four margins above all.
-FALLS = {12.0: 0.02, 6.0: 0.06, 4.0: 0.06, 3.0: 0.33, 2.2: 0.06, 1.5: 0.05, 1.0: 0.33, 0.75: 0.05, 0.5: 0.04}
+FALLS = {6.0: 0.04, 3.0: 0.45, 1.0: 0.45, 0.6: 0.06}
 # The same for Pass; 1 is a canary as good as stable.
-GAINS = {2.0: 0.06, 1.4: 0.06, 1.0: 0.55, 0.85: 0.12, 0.7: 0.09, 0.55: 0.06, 0.4: 0.06}
+GAINS = {1.5: 0.1, 1.0: 0.9}
+# The part of a step's error for those planned looks; the rest goes to likelihood ratios that are watched at every look,
+# for a canary that missed them narrowly or is a little worse, each with its share.
+PLANNED_SHARE = 0.8
+WATCHED_GAINS = {1.0: 0.6, 0.55: 0.4}
 # Shares of the length test's error for the window from the canary's beginning and for the later starts; the rest is
 # kept for what the normal law gets wrong where requests are few.
-WHOLE_SHARE, LATER_SHARE = 0.55, 0.25
+WHOLE_SHARE, LATER_SHARE = 0.68, 0.32
+# The same for later starts.
+LATER_FALLS = {3.0: 0.47, 1.0: 0.47, 0.6: 0.06}
 # The later starts' share by period: the first hour, then twice as long each; every later period has this part of
 # what the one before it had.
 _PERIOD = 3600.0
 _LATER = 0.2
-# Windows of one length overlap, and there are many lengths: how many independent ones they amount to, for each that
-# fits side by side into the period.
-_OVERLAP = 20.0
-# The stretch before a window, in lengths of the window, and the past before that, in lengths of the stretch.
-_BEFORE = (0.5, 2.5)
-_REST = 3.0
-# A window's variance is never taken for less than this part of what it is without the stretch before it.
-_LEAST_LEFT = 0.25
+# Windows of one length overlap, and those a little longer are judged too: how many independent ones they amount to, for
+# each of those that fit side by side into the period and differ.
+_OVERLAP = 6.0
+# Noise that outlasts a window makes its neighbours alike; at most so many of them count as one.
+_ALIKE = 20.0
 # Variance of a window that began empty over that of a steady one with as many drafts: 2/3 in the limit of short
 # windows, and never much above 1.
 _FRESH = (2.0 / 3.0, 1.1)
-# Drafts that stand for none in a denominator.
+# Degrees of freedom for each request of a window.
+_FREEDOM = 2.0
+# What stands for none in a denominator.
 _LITTLE = 1e-9
 
 
@@ -68,12 +73,6 @@ class Windows:
     def variance(self) -> Array:
         """Of the change."""
         return self.canary + self.stable
-
-    def of(self, runs: NDArray[np.int64], which: NDArray[np.int64]) -> Windows:
-        """These windows of these runs."""
-        cells = np.ix_(runs, which)
-        slope = np.broadcast_to(self.slope, self.change.shape)
-        return Windows(self.change[cells], self.canary[cells], self.stable[cells], slope[cells], self.drafts[cells])
 
 
 def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
@@ -114,49 +113,26 @@ def fresh(sums: Sums, seconds: Array, running: Array, slope: Array, least: float
     return np.where(known, np.minimum(np.maximum(found, _FRESH[0]), _FRESH[1]), 1.0)
 
 
-def stretches(ages: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs (window, window that begins earlier), by index, whose difference is the stretch just before the first.
-
-    ``ages`` in seconds, the oldest first. The stretch is about as long as the window, and much shorter than what was
-    before it; windows without one are left out.
-    """
-    if ages.size < 3:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    length, stretch = np.maximum(ages[1:, None], _LITTLE), ages[None, 1:] - ages[1:, None]
-    allowed = (stretch >= _BEFORE[0] * length) & (stretch <= _BEFORE[1] * length)
-    allowed &= ages[0] - ages[None, 1:] >= _REST * stretch
-    off = np.where(allowed, np.abs(stretch - length) / length, np.inf)
-    windows = np.flatnonzero(allowed.any(axis=1))
-    return windows + 1, off[windows].argmin(axis=1) + 1
-
-
-def predicted(window: Windows, joint: Windows, before: Windows, rest: Windows) -> tuple[Array, Array]:
-    """What the stretch before says of a window's noise: (surplus to take off, part of the variance that is left).
-
-    ``joint`` is window and stretch together, ``rest`` what came before the stretch: the canary's mean, whatever it
-    is, is taken from there. With w = the window's share of the drafts, Var(joint) = w**2 Var(window) +
-    (1 - w)**2 Var(before) + 2 w (1 - w) Cov gives the covariance, and least squares the rest.
-    """
-    share = window.drafts / np.maximum(joint.drafts, 1e-9)
-    other = 1.0 - share
-    both = 2.0 * share * other
-    noises = window.variance, joint.variance, before.variance, rest.variance
-    known = (both > 1e-6) & np.isfinite(sum(noises))
-    of_window, of_joint, of_before, of_rest = (np.where(known, noise, 1.0) for noise in noises)
-    covariance = (of_joint - share**2 * of_window - other**2 * of_before) / np.where(known, both, 1.0)
-    covariance = np.where(known, np.maximum(covariance, 0.0), 0.0)
-    slope = covariance / (of_before + of_rest)
-    explained = slope * covariance / of_window
-    # More than this is never explained: beyond it the measured kappa isn't exact enough.
-    keep = np.minimum(1.0, np.sqrt((1.0 - _LEAST_LEFT) / np.maximum(explained, 1e-9)))
-    slope = slope * keep
-    left = 1.0 - 2.0 * keep * explained + keep**2 * explained
-    return slope * (before.change - rest.change), left
-
-
 def needed_information(margin: float, error: float) -> float:
     """Information at which a canary as good as stable is expected to pass, ``error`` being the step's."""
-    return level(margin, GAINS, error, 1.0)
+    return level(margin, GAINS, PLANNED_SHARE * error, 1.0)
+
+
+def awaited_information(margin: float, error: float, change: float, information: float) -> float:
+    """Information at which a canary is next expected to pass if its ``change`` stays; infinite if it isn't."""
+    planned = needed_information(margin, error)
+    if information < planned:
+        return planned
+    shown = change / margin + 1.0
+    gains = {gain: gain * shown - 0.5 * gain**2 for gain in WATCHED_GAINS}
+    return min(
+        (_watched(gain, error) / (margin**2 * speed) for gain, speed in gains.items() if speed > 0.0), default=inf
+    )
+
+
+def _watched(gain: float, error: float) -> float:
+    """The log likelihood ratio at which a watched gain passes: by Wald's bound it is ever reached with that error."""
+    return -log((1.0 - PLANNED_SHARE) * error * WATCHED_GAINS[gain])
 
 
 def tempered(z: Array, requests: Array) -> Array:
@@ -165,7 +141,7 @@ def tempered(z: Array, requests: Array) -> Array:
     A window's variance is that of windows on average; this one's requests, few and of unlike lives, may weigh more or
     less. sqrt(n log(1 + z**2 / n)) is the usual transformation (Wallace, Ann. Math. Stat. 30 (1959)), to first order.
     """
-    count = np.maximum(requests, 1.0)
+    count = _FREEDOM * np.maximum(requests, 1.0)
     return np.asarray(np.sign(z) * np.sqrt(count * np.log1p(z**2 / count)))
 
 
@@ -177,7 +153,8 @@ class LengthTest:
         self._margin = margin
         self._error = error
         self._fail = Plan(margin, FALLS, WHOLE_SHARE * error)
-        self._pass = Plan(margin, GAINS, pass_error)
+        self._pass = Plan(margin, GAINS, PLANNED_SHARE * pass_error)
+        self._watched = {gain: _watched(gain, pass_error) for gain in WATCHED_GAINS}
         # The most information that the canary's whole window, and the step's, have been judged with.
         self.judged: Array = np.zeros(runs)
         self.judged_step: Array = np.zeros(runs)
@@ -195,6 +172,8 @@ class LengthTest:
         z = tempered((change + self._margin) * np.sqrt(information), requests)
         fires = self._pass.fires(z, information, self.judged_step)
         self.judged_step = np.maximum(self.judged_step, information)
+        for gain, bound in self._watched.items():
+            fires |= ratio(z, gain * self._margin * np.sqrt(information)) >= bound
         return fires
 
     def whole_fails(self, change: Array, information: Array, requests: Array) -> NDArray[np.bool_]:
@@ -205,14 +184,21 @@ class LengthTest:
         return fires
 
     def later_fails(
-        self, surplus: Array, information: Array, requests: Array, seconds: Array, elapsed: float
+        self, change: Array, information: Array, requests: Array, seconds: Array, slope: Array, elapsed: float
     ) -> NDArray[np.bool_]:
         """Which later windows fail, the canary being ``elapsed`` seconds old.
 
-        ``surplus``: the change plus the margin, less what was predicted; ``information``: one over its variance.
+        For each planned size a likelihood ratio of that fall against the margin, as in a CUSUM. ``slope`` is
+        d log kappa / d log seconds: near 1 the noise outlasts the window, and windows side by side have the same.
         """
         period = int(np.log2(1.0 + elapsed / _PERIOD))
         length = _PERIOD * 2.0**period
         error = LATER_SHARE * self._error * (1.0 - _LATER) * _LATER**period
-        spend = np.log(error * np.clip(seconds / (_OVERLAP * length), _LITTLE, 1.0))
-        return np.asarray(log_tail(tempered(-surplus * np.sqrt(information), requests)) <= spend)
+        part = seconds * np.minimum(1.0 / np.maximum(1.0 - slope, _LITTLE), _ALIKE) / (_OVERLAP * length)
+        root = np.sqrt(information)
+        z = tempered(-(change + self._margin) * root, requests)
+        fires = np.zeros(z.shape, dtype=bool)
+        for fall, share in LATER_FALLS.items():
+            bound = beyond(error * share * np.clip(part, _LITTLE, 1.0))
+            fires |= ratio(z, fall * self._margin * root) >= 0.5 * bound**2
+        return fires

@@ -13,7 +13,9 @@ Sequential Methods (2000), chapter 7.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import accumulate
 from statistics import NormalDist
 
 import numpy as np
@@ -21,8 +23,8 @@ from numpy.typing import NDArray
 
 from specdecode.acceptance.dispersion import Array
 
-# Standard errors by which a level lies beyond the one at which its shift is seen every second time: without it the
-# median would hang on the last digit of the information.
+# Standard errors by which a level lies beyond the one at which its shift is seen every second time: information is
+# known to some per cent only, and what is not seen at its level is seen much later.
 _BEYOND = 0.12
 
 
@@ -41,6 +43,24 @@ def log_tail(z: Array) -> Array:
     return np.where(z > 0.0, log, 0.0)
 
 
+def beyond(error: Array) -> Array:
+    """The z at which ``log_tail`` is the log of ``error``, by Newton's method; for errors in (0, 0.1]."""
+    wanted = np.log(error)
+    z = np.sqrt(-2.0 * wanted)
+    for _ in range(4):
+        # The tail's logarithm falls by about z + 1 / z at z.
+        z = z + (log_tail(z) - wanted) / (z + 1.0 / z)
+    return z
+
+
+def ratio(z: Array, drift: Array) -> Array:
+    """Log likelihood ratio of a standard normal variable's mean being ``drift`` against 0, at z.
+
+    Watched over growing information it passes h with a chance of at most exp(-h) (Wald, Sequential Analysis, 1947).
+    """
+    return drift * z - 0.5 * drift**2
+
+
 def level(unit: float, shares: Mapping[float, float], error: float, shift: float) -> float:
     """The information at which ``shift`` is judged, in a plan of these parts."""
     return ((quantile(error * shares[shift]) + _BEYOND) / (shift * unit)) ** 2
@@ -53,12 +73,15 @@ class Plan:
         """``shares``: the part of ``error`` for each shift, in units of ``unit``; they add up to 1."""
         levels = sorted((level(unit, shares, error, shift), share) for shift, share in shares.items())
         self._levels = np.array([level for level, _ in levels])
-        self._spent = np.concatenate([[0.0], np.cumsum([error * share for _, share in levels])])
+        spent = [0.0, *accumulate(error * share for _, share in levels)]
+        # By the levels reached before and now.
+        self._bounds = np.array([[_bound(now - before) for now in spent] for before in spent])
 
     def fires(self, z: Array, information: Array, judged: Array) -> NDArray[np.bool_]:
         """Where z is beyond what the levels between ``judged`` (the most information so far) and now may spend."""
-        now = self._spent[np.searchsorted(self._levels, information, side="right")]
-        before = self._spent[np.searchsorted(self._levels, judged, side="right")]
-        error = now - before
-        due = error > 0.0
-        return np.asarray(due & (log_tail(z) <= np.log(np.where(due, error, 1.0))))
+        before, now = (np.searchsorted(self._levels, found, side="right") for found in (judged, information))
+        return np.asarray(z >= self._bounds[before, now])
+
+
+def _bound(error: float) -> float:
+    return quantile(error) if error > 0.0 else math.inf

@@ -14,14 +14,24 @@ from specdecode.acceptance.bounds import entropy, half_width
 from specdecode.acceptance.dispersion import Curve, Dispersion, at_window, excess, kappa, merged, resampled
 from specdecode.acceptance.kernel import SHARES
 from specdecode.acceptance.ladder import COLUMNS, Ladder
-from specdecode.acceptance.length import FALLS, GAINS, LengthTest, Windows, needed_information, predicted, stretches
-from specdecode.acceptance.planned import Plan, level, log_tail, quantile
+from specdecode.acceptance.length import (
+    FALLS,
+    GAINS,
+    LATER_FALLS,
+    LATER_SHARE,
+    WHOLE_SHARE,
+    LengthTest,
+    needed_information,
+)
+from specdecode.acceptance.planned import Plan, beyond, level, log_tail, quantile
 
 
 def test_shares_add_up() -> None:
     assert sum(SHARES.values()) == pytest.approx(1.0)
     assert sum(FALLS.values()) == pytest.approx(1.0)
     assert sum(GAINS.values()) == pytest.approx(1.0)
+    assert sum(LATER_FALLS.values()) == pytest.approx(1.0)
+    assert WHOLE_SHARE + LATER_SHARE <= 1.0
 
 
 @given(st.floats(-5, 35))
@@ -72,46 +82,56 @@ def test_a_look_that_reaches_many_levels_may_spend_all_of_them() -> None:
     assert not plan.fires(z, np.array([level(0.05, FALLS, 0.01, 3.0)]), np.zeros(1))[0]
 
 
-def test_the_stretch_before_a_window_predicts_requests_that_outlast_both() -> None:
-    rng, runs = np.random.default_rng(0), 20000
-    lasting = rng.normal(0.0, 1.0, (runs, 1))
-    window, before = (lasting + 0.5 * rng.normal(0.0, 1.0, (runs, 1)) for _ in range(2))
-    rest = 0.1 * rng.normal(0.0, 1.0, (runs, 1))
+@given(st.floats(1e-300, 0.1))
+def test_beyond_is_where_the_tail_is_that_small(error: float) -> None:
+    assert float(log_tail(beyond(np.array([error])))[0]) == pytest.approx(math.log(error), abs=1e-3)
 
-    def known(change: np.ndarray, variance: float, drafts: float) -> Windows:
-        flat = np.full((runs, 1), variance)
-        return Windows(change, 0.9 * flat, 0.1 * flat, flat, np.full((runs, 1), drafts))
 
-    surplus, left = predicted(
-        known(window, 1.25, 1.0),
-        known(0.5 * (window + before), 1.125, 2.0),
-        known(before, 1.25, 1.0),
-        known(rest, 0.01, 100.0),
+def later(z: float, elapsed: float, slope: float = 0.0, seconds: float = 60.0) -> bool:
+    """Whether a later window fails that has just the information at which a fall of two margins shows at z."""
+    test, information = LengthTest(0.05, 0.009, 0.01, 1), np.array([[(z / 0.05) ** 2]])
+    requests, change = np.full((1, 1), 1e9), np.array([[-0.1]])
+    return bool(
+        test.later_fails(change, information, requests, np.array([seconds]), np.array([[slope]]), elapsed)[0, 0]
     )
-    assert left == pytest.approx(np.full((runs, 1), 1.0 - 1.0 / 1.26 / 1.25), rel=0.01)
-    assert float((window - surplus).var()) == pytest.approx(1.25 * float(left[0, 0]), rel=0.03)
-
-
-@given(st.lists(st.floats(1, 400), min_size=1, max_size=40))
-def test_stretches_lie_between_their_windows(gaps: list[float]) -> None:
-    ages = np.cumsum(gaps)[::-1]
-    windows, earlier = stretches(ages)
-    assert (ages[earlier] > ages[windows]).all()
-    assert (earlier > 0).all()
 
 
 def test_later_windows_spend_less_the_longer_a_canary_lasts() -> None:
+    assert not later(3.5, 1800.0)
+    assert later(4.9, 1800.0)
+    assert not later(4.9, 40000.0)
+    assert later(7.0, 40000.0)
+
+
+def test_the_fewer_unlike_windows_a_period_has_the_more_each_may_spend() -> None:
+    assert not later(4.1, 1800.0)
+    assert later(4.1, 1800.0, seconds=600.0)
+    assert later(4.1, 1800.0, slope=0.95)
+
+
+def test_a_canary_at_the_margin_or_better_never_fails_later() -> None:
     test = LengthTest(0.05, 0.009, 0.01, 1)
+    requests, information = np.full((1, 3), 1e9), np.full((1, 3), 1e12)
+    fails = test.later_fails(
+        np.array([[-0.05, 0.0, 0.4]]), information, requests, np.full(3, 60.0), np.zeros((1, 3)), 1800.0
+    )
+    assert not fails.any()
 
-    def fails(z: float, elapsed: float) -> bool:
-        return bool(
-            test.later_fails(np.array([[-z]]), np.ones((1, 1)), np.full((1, 1), 1e9), np.array([60.0]), elapsed)[0, 0]
-        )
 
-    assert not fails(3.5, 1800.0)
-    assert fails(4.9, 1800.0)
-    assert not fails(4.9, 40000.0)
-    assert fails(7.0, 40000.0)
+@pytest.mark.parametrize(("life", "least", "most"), [(1e9, 0.9, 1.1), (120.0, 0.95, 1.6), (1e-3, 0.9, 1.1)])
+def test_kappa_of_short_windows_goes_by_the_growth_above(life: float, least: float, most: float) -> None:
+    """From batches of 40 s and longer: noise that lasts ``life`` seconds, 100 a draft over long windows."""
+    scales = 5.0 * 2.0 ** np.arange(11)
+    true = 100.0 * np.minimum(scales / life, 1.0) if life > 1e6 else 100.0 * _smoothed(scales / life)
+    true = true * (1e7 if life > 1e6 else 1.0)
+    batches = np.where(scales < 40.0, 0.0, 1e6)[None, :]
+    found = kappa(Curve(5.0, true[None, :] * batches, batches, batches, 0.0 * batches, 0.0 * batches))
+    assert (found[0] >= least * true).all()
+    assert (found[0] <= most * true + 3.0).all()
+
+
+def _smoothed(ratio: np.ndarray) -> np.ndarray:
+    return np.asarray(1.0 - (1.0 - np.exp(-ratio)) / ratio)
 
 
 @given(st.floats(0, 1), st.floats(0.01, 0.99))
