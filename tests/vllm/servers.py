@@ -130,15 +130,23 @@ class Engine:
         """The text of /metrics."""
         return get(f"{self.url}/metrics")
 
-    def cpu_seconds(self) -> float:
-        """CPU time that its processes have taken so far."""
-        ticks = 0
-        for stat in Path("/proc").glob("[0-9]*/stat"):
+    def threads(self) -> list[Path]:
+        """Folders under /proc of its processes' threads."""
+        found: list[Path] = []
+        for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # one that has ended meanwhile
-                # After the name in parentheses: state, parent, process group; user and system time.
-                fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[2]) == self.process.pid:
-                    ticks += int(fields[11]) + int(fields[12])
+                if os.getpgid(int(folder.name)) == self.process.pid:
+                    found += folder.glob("task/[0-9]*")
+        return found
+
+    def cpu_seconds(self) -> float:
+        """CPU time that its threads have taken so far."""
+        ticks = 0
+        for thread in self.threads():
+            with contextlib.suppress(OSError):
+                # Behind the name in parentheses, from the state on: user and system time.
+                fields = (thread / "stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -248,7 +256,7 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
             get(url, timeout=5)
             return
         time.sleep(0.5)
-    raise StartError("\n".join(log.read_text(errors="replace").splitlines()[-60:]))
+    raise StartError("\n".join(log.read_text(errors="replace").splitlines()[-200:]))
 
 
 def disaggregated(prefill: Engine, decode: Engine, prompt: Sequence[int], max_tokens: int, **changed: Any) -> Answer:

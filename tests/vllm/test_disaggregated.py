@@ -121,6 +121,14 @@ def test_through_the_router(pair: Pair, logs: Path) -> None:
         assert all(a > b for a, b in zip(after, before, strict=True))
 
 
+def test_threads_are_bound_to_no_core(pair: Pair) -> None:
+    """As vLLM comes, a NIXL connector binds its worker to one core, told ``nobind`` or not."""
+    cores = os.sched_getaffinity(0)
+    bound = [os.sched_getaffinity(int(thread.name)) for thread in pair.prefill.threads() + pair.decode.threads()]
+    assert len(bound) > 20
+    assert all(found == cores for found in bound)
+
+
 def test_idle_engines_leave_the_cpu_alone(pair: Pair) -> None:
     """As NIXL comes, each keeps a core busy."""
     (prompt,) = pair.model.prompts(1, 100, seed=8)
