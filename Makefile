@@ -19,7 +19,7 @@ $(STAMP):
 	  echo "$(PYTHON) can't make virtual environments: install its venv package (python3-venv on Debian)"; exit 1; }
 	@echo "setting up $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements/dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -238,6 +238,9 @@ class Analysis:
         interval = self._interval(estimate, information)
 
         def say(kind: VerdictKind, reason: Reason, message: str, more: float | None = None) -> Verdict:
+            pace = self._latency.slowness() if self.policy.latency_margin is None else None
+            if pace is not None and kind is not VerdictKind.NO_DATA:
+                message += f" {explain.pace(pace)}"
             return Verdict(
                 kind=kind,
                 reason=reason,

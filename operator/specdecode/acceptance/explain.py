@@ -110,3 +110,12 @@ def failure(
             f"{percent(policy.latency_margin or 0.0)} is allowed."
         )
     return fell(policy, estimate, interval, seconds)
+
+
+def pace(slowness: Slowness) -> str:
+    """Time per output token where it is shown and decides nothing, with its standard error."""
+    change = math.expm1(slowness.change)
+    return (
+        f"It takes {percent(abs(change))} {'longer' if change > 0.0 else 'less'} per output token than stable under "
+        f"the same load (give or take {percent(slowness.error)}), which is only reported."
+    )

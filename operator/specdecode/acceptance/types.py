@@ -71,7 +71,7 @@ class Policy:
     - ``min_requests``: distinct requests that a window must hold before collapse, errors or floor may speak.
     - ``errors_tolerance``, ``errors_ratio``: failing is a share of requests above stable's times the ratio plus the
       tolerance.
-    - ``latency_margin``: the relative rise of time per output token that is still harmless; None turns it off.
+    - ``latency_margin``: the relative rise of time per output token that is still harmless; with None it is only told.
     - ``floor``: acceptance at position 1 below which speculation is broken, whatever stable does; 0 turns it off.
     - ``collapse``: a canary that accepts less than this part of stable's tokens per draft has collapsed.
     - ``stale_after``: seconds without data from an arm after which the answer is NoData.

@@ -17,8 +17,7 @@ LEAST_STALE: Final = 30.0
 def policy(spec: SpecDecodeDeploymentSpec) -> Policy:
     """The policy of ``spec.rollout.analysis`` and ``spec.guard``.
 
-    ``latency.mode: Report`` becomes no latency margin: the measure is then shown by vLLM's own metrics and decides
-    nothing.
+    ``latency.mode: Report`` becomes no latency margin: the measure is then told with every verdict and decides nothing.
 
     Raises:
         ValueError: a number that no analysis can work with, named with its remedy.

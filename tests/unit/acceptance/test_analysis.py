@@ -12,7 +12,7 @@ from specdecode.acceptance import Analysis, Arm, Policy, Reason, Sample, ScrapeE
 from tests.sim.fleet import Behaviour, Fleet
 
 
-def start(now: float = 0.0, **policy: float) -> Analysis:
+def start(now: float = 0.0, **policy: float | None) -> Analysis:
     analysis = Analysis(Policy(**policy), steps=2, split="request", trust_connection=False, now=now)  # type: ignore[arg-type]
     analysis.begin_step(0, 10.0, now)
     return analysis
@@ -215,6 +215,16 @@ def test_slower_tokens_fail_only_under_the_same_load() -> None:
     assert play(same, start(), 300)[-1].reason is Reason.SLOWER_TOKENS
     fuller = Fleet(12, Behaviour(running=10), Behaviour(running=200, tpot=0.04))
     assert VerdictKind.FAIL not in kinds(play(fuller, start(), 60))
+
+
+def test_slower_tokens_are_told_where_they_decide_nothing() -> None:
+    same = Fleet(12, Behaviour(running=60), Behaviour(running=60, tpot=0.04))
+    verdicts = play(same, start(latency_margin=None), 60)
+    assert VerdictKind.FAIL not in kinds(verdicts)
+    assert "longer per output token" in verdicts[-1].message
+    assert (
+        "per output token" not in play(Fleet(12, Behaviour(running=60), Behaviour(running=60)), start(), 60)[-1].message
+    )
 
 
 def test_below_the_floor_fails_only_while_stable_is_above() -> None:
