@@ -145,7 +145,7 @@ def compile_module(
     Raises:
         BuildError: Go failed; the message has what it said.
     """
-    say(f"building {what} (once; about 10 minutes on 2 cores for all, seconds where Go's build cache is warm)")
+    say(f"building {what} (once; 10 to 20 minutes on 2 cores for all, seconds where Go's build cache is warm)")
     started = time.monotonic()
     command = [go, "build", "-v", *(flags or _build_flags(KUBERNETES)), "-o", str(output), package]
     compiled = 0
