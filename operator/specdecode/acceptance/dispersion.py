@@ -27,6 +27,8 @@ Array = NDArray[np.float64]
 
 # What the neighbouring scales count for, in batches, beside a scale's own.
 _PRIOR_BATCHES = 12.0
+# Batches of one scale without which nothing is known: a handful can seem calm by chance.
+_LEAST_BATCHES = 24.0
 # Where a short scale has too few batches of its own, kappa is taken to rise with W to this power below the first
 # scale that has: between the 0 of noise in single drafts and the 1 of requests that outlast the window.
 _SHORTER = 0.5
@@ -233,7 +235,7 @@ def merged(first: Curve, second: Curve) -> Curve:
 
 
 def kappa(curve: Curve) -> Array:
-    """Dispersion per draft by scale, shape (runs, scales); NaN in runs that know nothing.
+    """Dispersion per draft by scale, shape (runs, scales); NaN in runs that know nothing, or too little to lean on.
 
     A scale with few batches leans towards its neighbours: a short one towards a part of the longer one above it, a
     long one towards the shorter scales' growth continued. Every scale is held between once and twice
@@ -269,7 +271,8 @@ def kappa(curve: Curve) -> Array:
         growth = np.divide(value, previous, out=growth.copy(), where=previous > 0.0)
         out[:, scale] = previous = value
         most = np.maximum(most, own)
-    return np.asarray(out * (1.0 + _CAUTION / (certain + 2.0 * prior)))
+    told = count.max(axis=1, keepdims=True) >= _LEAST_BATCHES
+    return np.where(told, out * (1.0 + _CAUTION / (certain + 2.0 * prior)), np.nan)
 
 
 def _shorter(raw: Array, certain: Array, scale: int) -> tuple[Array, Array]:

@@ -36,7 +36,7 @@ _PERIOD = 3600.0
 _LATER = 0.2
 # Windows of one length overlap, and those a little longer are judged too: how many independent ones they amount to, for
 # each of those that fit side by side into the period and differ.
-_OVERLAP = 6.0
+_OVERLAP = 9.0
 # Noise that outlasts a window makes its neighbours alike; at most so many of them count as one.
 _ALIKE = 20.0
 # Variance of a window that began empty over that of a steady one with as many drafts: 2/3 in the limit of short

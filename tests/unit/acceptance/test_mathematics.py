@@ -104,9 +104,9 @@ def test_later_windows_spend_less_the_longer_a_canary_lasts() -> None:
 
 
 def test_the_fewer_unlike_windows_a_period_has_the_more_each_may_spend() -> None:
-    assert not later(4.1, 1800.0)
-    assert later(4.1, 1800.0, seconds=600.0)
-    assert later(4.1, 1800.0, slope=0.95)
+    assert not later(4.2, 1800.0)
+    assert later(4.2, 1800.0, seconds=600.0)
+    assert later(4.2, 1800.0, slope=0.95)
 
 
 def test_a_canary_at_the_margin_or_better_never_fails_later() -> None:
