@@ -23,6 +23,7 @@ class Sample:
     ``transfers_failed``) are cumulative since the process started; ``requests_running`` is a gauge; ``None`` means
     that the series was absent. ``accepted_per_pos[i]`` counts accepted tokens at position i + 1, one entry for each
     position; ``drafted_per_pos`` likewise counts the drafts that proposed it. ``tpot_sum`` is in seconds,
+    ``requests_finished`` are those that ended well, ``requests_failed`` the others: together they are all that ended.
     ``created`` is the process's start (Unix seconds) where the exposition tells it. ``empty_first_draft`` is true
     where the counters hold one draft a request that proposed nothing (vLLM under prefill/decode disaggregation).
     """

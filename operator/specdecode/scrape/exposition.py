@@ -152,7 +152,7 @@ def engine_page(page: str, *, t: float, arm: Arm, pod: str, prefill_apart: bool)
 def proxy_page(page: str, *, t: float, arm: Arm, pod: str) -> Sample:
     """Requests that the proxy of a router Pod answered, by its ``/stats/prometheus``.
 
-    Finished are all answers, failed those of class 5xx: a client's own mistakes (4xx) say nothing of a revision.
+    Failed are the answers of class 5xx, finished all others: a client's own mistakes (4xx) say nothing of a revision.
 
     Raises:
         BadPageError: the page is cut, isn't Envoy's, or lacks the entry listener.
@@ -164,7 +164,7 @@ def proxy_page(page: str, *, t: float, arm: Arm, pod: str) -> Sample:
             classes[labels.get("envoy_response_code_class", "")] = value
     if not classes:
         raise BadPageError(f"no envoy_http_downstream_rq_xx of the listener {ENTRY_PREFIX!r}")
-    answered = sum(value for label, value in classes.items() if label in {"2", "3", "4", "5"})
+    answered = sum(value for label, value in classes.items() if label in {"2", "3", "4"})
     return Sample(
         t=t,
         arm=arm,
@@ -202,7 +202,9 @@ def _sample(
         tpot_sum=engine.values.get(_TPOT_SUM),
         tpot_count=engine.values.get(_TPOT_COUNT),
         requests_running=engine.values.get(_RUNNING),
-        requests_finished=sum(engine.finished.values()) if engine.finished else None,
+        requests_finished=sum(n for reason, n in engine.finished.items() if reason != "error")
+        if engine.finished
+        else None,
         requests_failed=engine.finished.get("error", 0.0) if engine.finished else None,
         transfers_failed=sum(transfers) if transfers else None,
         created=engine.values.get(_CREATED, started),

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdecode.acceptance import Sample
+from specdecode.acceptance.arm import ArmWindow
+from specdecode.acceptance.counters import Counters, Increment
 from specdecode.scrape import BadPageError, EnginePage, engine_page, proxy_page
 from tests.unit.scrape import pages
 
@@ -32,7 +34,7 @@ def test_an_engine_s_page_becomes_a_sample() -> None:
             tpot_sum=12.5,
             tpot_count=20.0,
             requests_running=3.0,
-            requests_finished=24.0,
+            requests_finished=20.0,
             requests_failed=4.0,
             transfers_failed=5.0,
             created=1.7e9,
@@ -139,7 +141,9 @@ def test_a_large_page_takes_two_milliseconds_at_most() -> None:
 
 def test_the_proxy_s_answers_by_class() -> None:
     sample = proxy_page(pages.PROXY, t=5.0, arm="stable", pod="uid")
-    assert (sample.source, sample.requests_finished, sample.requests_failed) == ("router", 57.0, 7.0)
+    assert (sample.source, sample.requests_finished, sample.requests_failed) == ("router", 50.0, 7.0)
+    # Together they are all that was answered: a request that failed is not counted twice.
+    assert (sample.requests_finished or 0.0) + (sample.requests_failed or 0.0) == 57.0
     assert (sample.drafts, sample.accepted_per_pos) == (0.0, ())
 
 
@@ -154,3 +158,28 @@ def test_the_proxy_s_answers_by_class() -> None:
 def test_a_proxy_s_page_that_can_t_be_used_is_refused(page: str, why: str) -> None:
     with pytest.raises(BadPageError, match=why):
         proxy_page(page, t=5.0, arm="stable", pod="uid")
+
+
+@pytest.mark.parametrize(("failed", "answered"), [(20, 0), (10, 30)])
+def test_the_failing_share_is_that_of_all_answers(failed: int, answered: int) -> None:
+    """From the proxies' pages to what the analysis judges by: a failed request isn't one that ended beside it."""
+
+    def increment(counters: Counters) -> Increment:
+        found = None
+        for t, counts in ((0.0, {}), (5.0, {"2": answered, "5": failed})):
+            lines = [
+                "# TYPE envoy_http_downstream_rq_xx counter",
+                *(
+                    f'envoy_http_downstream_rq_xx{{envoy_response_code_class="{digit}",'
+                    f'envoy_http_conn_manager_prefix="entry"}} {counts.get(digit, 0)}'
+                    for digit in "12345"
+                ),
+            ]
+            found = counters.advance(proxy_page("\n".join(lines) + "\n", t=t, arm="canary", pod="uid"))
+        assert isinstance(found, Increment)
+        return found
+
+    arm = ArmWindow("canary")
+    arm.has_router = True
+    arm.routed.append(increment(Counters()))
+    assert arm.failures() == (failed + answered, failed)
