@@ -56,7 +56,6 @@ def install() -> None:
     constraints = ("--constraint", IMAGE / "cpu_constraints.txt")
     subprocess.run([*pip, "install", *constraints, *listed.stdout.decode().splitlines(), TORCH], check=True)
     subprocess.run([*pip, "install", "--no-deps", wheel, *NIXL], check=True)
-    subprocess.run([sys.executable, IMAGE / "cpu_nixl.py", site_packages()], check=True)
     subprocess.run([*pip, "install", *constraints, "-r", ROUTER], check=True)
     patch()
 
@@ -76,3 +75,5 @@ def patch() -> None:
 if __name__ == "__main__":
     if not installed():
         install()
+    # No patch of vLLM's, so the check above doesn't see it; a second time changes nothing.
+    subprocess.run([sys.executable, IMAGE / "cpu_nixl.py", site_packages()], check=True)

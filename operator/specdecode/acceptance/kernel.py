@@ -174,7 +174,7 @@ class Kernel:
         if self.reference is not None:
             told = np.zeros_like(information)
         # Requests that aren't counted can't be too few.
-        counts = requests.copy() if counted else np.full(requests.shape, _MANY)
+        counts = requests if counted else np.full(requests.shape, _MANY)
         length = self._length_fails(measured, told, counts, lengths, now)
         finding = np.zeros(ladder.runs, dtype=np.int64)
         findings = (

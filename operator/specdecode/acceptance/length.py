@@ -67,7 +67,6 @@ class Windows:
     canary: Array
     stable: Array
     slope: Array
-    drafts: Array
 
     @property
     def variance(self) -> Array:
@@ -92,7 +91,7 @@ def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
     unit = np.where(some & (kappas >= 0.0), np.maximum(kappas, _LITTLE), np.inf) / length**2
     kept = np.maximum((1.0 - margin) * length - 1.0, 0.0) / np.maximum(accepted, _LITTLE)
     canary = unit * np.maximum(kept, 0.5) * noise.excess[:, None] / drafts
-    return Windows(change, canary, unit * (1.0 - margin) ** 2 / others, slope, drafts)
+    return Windows(change, canary, unit * (1.0 - margin) ** 2 / others, slope)
 
 
 def fresh(sums: Sums, seconds: Array, running: Array, slope: Array, least: float) -> Array:

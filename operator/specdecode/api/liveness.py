@@ -23,11 +23,6 @@ LIVE_PATHS: Final[tuple[str, ...]] = (
 )
 
 
-def live(path: str) -> bool:
-    """Whether the field at ``path``, such as ``rollout.steps``, makes no new revision."""
-    return any(path == prefix or path.startswith(f"{prefix}.") for prefix in LIVE_PATHS)
-
-
 def frozen(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a spec (as JSON, by its camelCase names) that makes a revision, live fields left out."""
     return _without(spec, _LIVE)
@@ -46,10 +41,10 @@ def _without(spec: Mapping[str, Any], live: _Tree) -> dict[str, Any]:
     kept = {}
     for key, value in spec.items():
         below = live.get(key)
-        if below is None:
-            kept[key] = value
-        elif below and isinstance(value, Mapping):
+        if below and isinstance(value, Mapping):
             kept[key] = _without(value, below)
+        elif below != {}:
+            kept[key] = value
     return kept
 
 

@@ -15,7 +15,7 @@ import pydantic
 import pytest
 
 from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentSpec
-from specdecode.api.liveness import LIVE_PATHS, frozen, live
+from specdecode.api.liveness import LIVE_PATHS, frozen
 from specdecode.workload import render
 from tests.unit.engine.specs import manifest
 
@@ -141,6 +141,11 @@ def _dump(resource: SpecDecodeDeployment) -> dict[str, Any]:
     return resource.spec.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
+def live(path: str) -> bool:
+    """Whether a live path is this field or stands above it."""
+    return any(path == prefix or path.startswith(f"{prefix}.") for prefix in LIVE_PATHS)
+
+
 def _bare(leaf: str) -> str:
     return leaf.replace(EACH, "")
 
@@ -184,4 +189,6 @@ def test_frozen_leaves_only_live_fields_out() -> None:
         "topology": {"decode": {"replicas": 1, "drain": "1s"}, "router": {"replicas": 2}},
     }
     assert frozen(spec) == {"topology": {"decode": {"drain": "1s"}, "router": {}}}
+    # What only stands above live fields is kept, whatever it is.
+    assert frozen({"topology": None}) == {"topology": None}
     assert not live("rollouts")
