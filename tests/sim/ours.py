@@ -17,6 +17,8 @@ from tests.sim.traffic import LOOK, POSITIONS, ArmTraffic, Array, Traffic, draft
 
 SCALES = 11
 HISTORY_LOOK = 30.0
+# Of the hour whose scrapes come in pairs a look apart; the controller has such pairs from all of stable's time.
+_SHORT_LOOKS = 720
 NEVER = 1 << 30
 # Pasts simulated in one go, which bounds the memory.
 _PASTS_AT_ONCE = 5
@@ -103,22 +105,30 @@ def pasts(traffic: Traffic, seed: int, runs: int, pods: tuple[int, ...], hours: 
     parts: dict[int, list[Curve]] = {count: [] for count in pods}
     for first in range(0, runs, _PASTS_AT_ONCE):
         some = min(_PASTS_AT_ONCE, runs - first)
-        arm = simulate(
-            traffic,
-            rng,
-            runs=some,
-            looks=looks,
-            pods=max(pods),
-            running=running,
-            from_empty=False,
-            look=HISTORY_LOOK,
-        )
+
+        def arm(length: int, look: float, *, runs: int = some) -> ArmTraffic:
+            return simulate(
+                traffic,
+                rng,
+                runs=runs,
+                looks=length,
+                pods=max(pods),
+                running=running,
+                from_empty=False,
+                look=look,
+            )
+
+        long, short = arm(looks, HISTORY_LOOK), arm(_SHORT_LOOKS, LOOK)
         for count, found in parts.items():
-            counts = observed(grouped(arm, count), traffic, np.ones(looks), rng)
+            counts = observed(grouped(long, count), traffic, np.ones(looks), rng)
             dispersion = Dispersion(HISTORY_LOOK, 9, some, count)
             for i in range(looks):
                 dispersion.add(HISTORY_LOOK, counts.drafts[:, i, :], counts.accepted[:, i, :])
-            found.append(resampled(dispersion.curve(), LOOK, SCALES))
+            counts = observed(grouped(short, count), traffic, np.ones(_SHORT_LOOKS), rng)
+            pairs = Dispersion(LOOK, 1, some, count)
+            for i in range(0, _SHORT_LOOKS, round(HISTORY_LOOK / LOOK)):
+                pairs.add(LOOK, counts.drafts[:, i, :], counts.accepted[:, i, :])
+            found.append(merged(*(resampled(d.curve(), LOOK, SCALES) for d in (dispersion, pairs))))
     return {
         count: Curve(LOOK, *(np.concatenate(arrays) for arrays in zip(*(c.arrays() for c in found), strict=True)))
         for count, found in parts.items()

@@ -7,7 +7,7 @@ verdict = analysis.look(now)               # at most once in policy.interval
 analysis.arm_summary("canary", now)        # ArmSummary: positions, length, drafts, requests, interval
 analysis.state()                           # JSON; Analysis(..., state=saved) goes on
 
-history = History(interval=policy.guard_interval, state=saved_or_none)   # stable's noise, outside a canary
+history = History(policy.guard_interval, policy.short_interval, saved_or_none)   # stable's noise, outside a canary
 history.observe(items); history.state()
 
 guard = Guard(policy, now=t0, baseline=None, state=saved_or_none)        # a revision that serves alone

@@ -36,7 +36,7 @@ _SHORTER = 0.5
 # in batches: what requests add to kappa grows the more steeply the shorter the window, and the noise of single drafts,
 # at most about this, doesn't grow at all.
 _MANY_BATCHES = 48.0
-_DRAFT_NOISE = 2.0
+DRAFT_NOISE = 2.0
 # Growth from one scale to the next, as a power of the growth before it: kappa levels off.
 _DAMPING = 0.8
 # Nats of evidence at which a Fail usually falls; what the uncertainty of kappa is priced at.
@@ -282,7 +282,7 @@ def _shorter(raw: Array, certain: Array, scale: int) -> tuple[Array, Array]:
     enough = (certain[:, min(scale + 1, last)] >= _MANY_BATCHES) & (certain[:, min(scale + 2, last)] >= _PRIOR_BATCHES)
     known = enough & (above > 0.0) & (scale + 2 <= last)
     growth = np.divide(further, above, out=np.full_like(above, 2.0**_SHORTER), where=known)
-    floor = np.minimum(above, _DRAFT_NOISE)
+    floor = np.minimum(above, DRAFT_NOISE)
     extended = floor + (above - floor) / np.clip(growth, 1.0, 2.0)
     value = np.where(known, extended, above * 2.0**-_SHORTER)
     if scale == last:

@@ -3,72 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from specdecode.acceptance.arm import MAX_PODS, Columns
 from specdecode.acceptance.counters import Counters
-from specdecode.acceptance.dispersion import Curve, Dispersion, merged
+from specdecode.acceptance.dispersion import Array, Curve, Dispersion, merged, resampled
 from specdecode.acceptance.types import Sample, ScrapeError
 
 _SCALES = 9
+# Intervals of the cadence.
+_TOO_LONG = 1.5
 _SAVED = ("squares", "weights", "batches")
 
 
-class History:
-    """Feeds on the serving revision's samples at the guard's cadence.
+class Record:
+    """Batch means by number of leading positions, on one grid of scales, over this process and those before it.
 
-    Row k - 1 of its dispersion is for the first k positions, so that a canary of another depth finds the one for
-    the positions that both have.
+    Row k - 1 is for the first k positions.
     """
 
-    def __init__(self, interval: float = 30.0, state: Mapping[str, Any] | None = None) -> None:
-        self.interval = interval
-        self._counters = Counters()
-        self._columns = Columns()
+    def __init__(self, base: float, scales: int, state: Mapping[str, Any] | None) -> None:
+        """``base``: seconds of the shortest batch; a state with another one is dropped."""
+        self.base = base
+        self._scales = scales
         self._width = 0
         self._dispersion: Dispersion | None = None
         self._past: Curve | None = None
-        self._then: float | None = None
-        if state and state.get("base") == interval and state["squares"]:
+        if state and state.get("base") == base and state["squares"]:
             rows = [np.array(state[name], dtype=float) for name in _SAVED]
             nothing = np.zeros_like(rows[0])
-            self._past = Curve(interval, rows[0], rows[1], rows[2], nothing, nothing)
+            self._past = Curve(base, rows[0], rows[1], rows[2], nothing, nothing)
             self._width = rows[0].shape[0]
 
-    def observe(self, items: Iterable[Sample | ScrapeError]) -> None:
-        """Take one round of scrapes."""
-        increments = []
-        for item in items:
-            if isinstance(item, ScrapeError) or item.source != "engine":
-                continue
-            increment = self._counters.advance(item)
-            if increment is not None and not isinstance(increment, str) and increment.drafts > 0.0:
-                increments.append(increment)
-        if not increments:
-            return
-        now = max(i.t for i in increments)
-        width = max(len(i.drafted) for i in increments)
+    def add(self, seconds: float, drafts: Array, accepted: Array) -> None:
+        """Take increments of shape (positions, Pods) over ``seconds``; fewer positions than before are filled up."""
+        width = drafts.shape[0]
         if self._dispersion is None or width > self._width:
-            self._widen(width)
-        assert self._dispersion is not None
-        drafts = np.zeros((self._width, MAX_PODS))
-        accepted = np.zeros((self._width, MAX_PODS))
-        for i in increments:
-            column = self._columns.of(i.pod, i.t)
-            for k in range(len(i.drafted)):
-                drafts[k, column] += i.drafts
-                rates = [a / d if d > 0.0 else 0.0 for a, d in zip(i.accepted[: k + 1], i.drafted, strict=False)]
-                accepted[k, column] += i.drafts * sum(rates)
-        seconds = now - self._then if self._then is not None else max(i.seconds for i in increments)
-        self._then = now
-        self._dispersion.add(max(seconds, 0.0), drafts, accepted)
-
-    def _widen(self, width: int) -> None:
-        self._past = self._padded(self.curve(), width) if self._width else None
-        self._width = width
-        self._dispersion = Dispersion(self.interval, _SCALES, width, MAX_PODS)
+            self._past = self._padded(self.curve(), max(width, self._width)) if self._width else None
+            self._width = max(width, self._width)
+            self._dispersion = Dispersion(self.base, self._scales, self._width, MAX_PODS)
+        fill = ((0, self._width - width), (0, 0))
+        self._dispersion.add(seconds, np.pad(drafts, fill), np.pad(accepted, fill))
 
     @staticmethod
     def _padded(curve: Curve | None, width: int) -> Curve | None:
@@ -98,10 +76,73 @@ class History:
         """JSON, restorable."""
         curve = self.curve()
         if curve is None:
-            return {"base": self.interval, "squares": [], "weights": [], "batches": []}
+            return {"base": self.base, "squares": [], "weights": [], "batches": []}
         return {
-            "base": self.interval,
+            "base": self.base,
             "squares": [[float(f"{x:.4g}") for x in row] for row in curve.squares],
             "weights": [[float(f"{x:.4g}") for x in row] for row in curve.weights],
             "batches": [[int(x) for x in row] for row in curve.batches],
         }
+
+
+class History:
+    """Feeds on the serving revision's samples at the guard's cadence, which come in pairs an analysis interval apart.
+
+    The short batch between the two of a pair is one that a canary's first looks are as long as; what lies between it
+    and the guard's interval isn't measured.
+    """
+
+    def __init__(
+        self, interval: float = 30.0, short: float | None = None, state: Mapping[str, Any] | None = None
+    ) -> None:
+        """``interval``: seconds from pair to pair; ``short``: from one of a pair to the other, None without pairs."""
+        self.interval = interval
+        self.short = short
+        self._counters = Counters()
+        self._columns = Columns()
+        self._then: float | None = None
+        self._long = Record(interval, _SCALES, state)
+        self._short = Record(short, 1, (state or {}).get("short")) if short is not None else None
+
+    def observe(self, items: Iterable[Sample | ScrapeError]) -> None:
+        """Take one round of scrapes."""
+        increments = []
+        for item in items:
+            if isinstance(item, ScrapeError) or item.source != "engine":
+                continue
+            increment = self._counters.advance(item)
+            if increment is not None and not isinstance(increment, str) and increment.drafts > 0.0:
+                increments.append(increment)
+        if not increments:
+            return
+        now = max(i.t for i in increments)
+        width = max(len(i.drafted) for i in increments)
+        drafts = np.zeros((width, MAX_PODS))
+        accepted = np.zeros((width, MAX_PODS))
+        for i in increments:
+            column = self._columns.of(i.pod, i.t)
+            for k in range(len(i.drafted)):
+                drafts[k, column] += i.drafts
+                rates = [a / d if d > 0.0 else 0.0 for a, d in zip(i.accepted[: k + 1], i.drafted, strict=False)]
+                accepted[k, column] += i.drafts * sum(rates)
+        seconds = now - self._then if self._then is not None else max(i.seconds for i in increments)
+        self._then = now
+        if seconds > _TOO_LONG * self.interval:
+            # A canary, or scrapes that failed, lie between: no batch of the cadence.
+            return
+        self._long.add(max(seconds, 0.0), drafts, accepted)
+        if self._short is not None and 0.5 * self._short.base < seconds < _TOO_LONG * self._short.base:
+            self._short.add(seconds, drafts, accepted)
+
+    def known(self, positions: int, base: float, scales: int) -> Curve | None:
+        """What is known of this many leading positions, on the grid of ``scales`` from ``base`` seconds."""
+        records = (self._long, self._short) if self._short is not None else (self._long,)
+        found = [curve for record in records if (curve := record.of_positions(positions)) is not None]
+        if not found:
+            return None
+        return reduce(merged, (resampled(curve, base, scales) for curve in found))
+
+    def state(self) -> dict[str, Any]:
+        """JSON, restorable."""
+        short = {} if self._short is None else {"short": self._short.state()}
+        return self._long.state() | short

@@ -166,7 +166,7 @@ class Kernel:
         variance = measured.variance
         if counted:
             least = self.settings.min_requests
-            variance = measured.stable + measured.canary * fresh(sums, lengths, running, measured.slope, least)
+            variance = measured.stable + measured.canary * fresh(sums, lengths, running, measured, least)
         change, information = measured.change, 1.0 / variance
         told = information
         if counted:

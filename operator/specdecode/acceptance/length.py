@@ -13,7 +13,7 @@ from math import inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from specdecode.acceptance.dispersion import Array, at_window
+from specdecode.acceptance.dispersion import DRAFT_NOISE, Array, at_window
 from specdecode.acceptance.ladder import Sums
 from specdecode.acceptance.planned import Plan, beyond, level, ratio
 
@@ -27,7 +27,7 @@ PLANNED_SHARE = 0.8
 WATCHED_GAINS = {1.0: 0.6, 0.55: 0.4}
 # Shares of the length test's error for the window from the canary's beginning and for the later starts; the rest is
 # kept for what the normal law gets wrong where requests are few.
-WHOLE_SHARE, LATER_SHARE = 0.68, 0.32
+WHOLE_SHARE, LATER_SHARE = 0.68, 0.26
 # The same for later starts.
 LATER_FALLS = {3.0: 0.47, 1.0: 0.47, 0.6: 0.06}
 # The later starts' share by period: the first hour, then twice as long each; every later period has this part of
@@ -39,9 +39,12 @@ _LATER = 0.2
 _OVERLAP = 9.0
 # Noise that outlasts a window makes its neighbours alike; at most so many of them count as one.
 _ALIKE = 20.0
-# Variance of a window that began empty over that of a steady one with as many drafts: 2/3 in the limit of short
-# windows, and never much above 1.
-_FRESH = (2.0 / 3.0, 1.1)
+# Variance, without the noise of single drafts, of a window that began empty over that of a steady one with as many
+# drafts: in the limit of short windows 2/3 if no request ends in it, and a little less since some do.
+_EMPTY = 0.6
+# Where a window is long against the requests (its slope is below the first number), they are counted instead, and
+# the ratio is held between the others.
+_LONG, _FRESH = 0.5, (2.0 / 3.0, 1.1)
 # Degrees of freedom for each request of a window.
 _FREEDOM = 2.0
 # What stands for none in a denominator.
@@ -61,12 +64,14 @@ class Noise:
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Windows by run, (runs, windows): relative change of length, and its variance at the boundary by arm, the
-    canary's as of a steady window; infinite where unknown. ``slope`` is d log kappa / d log seconds."""
+    canary's as of a steady window; infinite where unknown. ``slope`` is d log kappa / d log seconds, ``single`` the
+    part of kappa that single drafts may make up."""
 
     change: Array
     canary: Array
     stable: Array
     slope: Array
+    single: Array
 
     @property
     def variance(self) -> Array:
@@ -91,25 +96,33 @@ def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
     unit = np.where(some & (kappas >= 0.0), np.maximum(kappas, _LITTLE), np.inf) / length**2
     kept = np.maximum((1.0 - margin) * length - 1.0, 0.0) / np.maximum(accepted, _LITTLE)
     canary = unit * np.maximum(kept, 0.5) * noise.excess[:, None] / drafts
-    return Windows(change, canary, unit * (1.0 - margin) ** 2 / others, slope)
+    single = np.minimum(DRAFT_NOISE / np.maximum(kappas, DRAFT_NOISE), 1.0)
+    return Windows(change, canary, unit * (1.0 - margin) ** 2 / others, slope, single)
 
 
-def fresh(sums: Sums, seconds: Array, running: Array, slope: Array, least: float) -> Array:
+def fresh(sums: Sums, seconds: Array, running: Array, measured: Windows, least: float) -> Array:
     """Variance of the canary's surplus over that of a steady window with as many drafts.
 
-    Arriving requests stand for 1 - slope of it and those in flight at the window's start for the rest; both are
-    weighed with the drafts that so many requests of stable's are worth. A window that began with an empty canary has
-    none of the second. 1 until stable has seen ``least`` requests.
+    The noise of single drafts is the same in both. The requests' part has a slope s of its own. In a short window it
+    is the less, the fewer of the drafts come from requests in flight at its start: none in one that began empty,
+    where it goes from ``_EMPTY`` at s = 1 to 1 at s = 0. In a long one arriving requests stand for 1 - s of it and
+    those in flight at its start for the rest, both weighed with the drafts that so many of stable's are worth. 1
+    until stable has seen ``least`` requests.
     """
+    single = np.where(np.isfinite(measured.single), measured.single, 0.0)
+    slope = np.minimum(measured.slope / np.maximum(1.0 - single, _LITTLE), 1.0)
     drafts = np.maximum(sums.canary_drafts, 1.0)
     finished, busy = sums.stable_finished[:, :1], sums.stable_busy[:, :1]
     known = (finished >= least) & (busy > 0.0)
     per_request = sums.stable_drafts[:, :1] / np.maximum(finished, 1.0)
     per_second = sums.stable_drafts[:, :1] / np.maximum(busy, _LITTLE)
     arrived = np.maximum(sums.canary_finished + sums.canary_running, 0.0)
-    before = np.maximum(running[:, None] - sums.canary_running, 0.0)
-    found = ((1.0 - slope) * arrived * per_request + slope * before * per_second * seconds) / drafts
-    return np.where(known, np.minimum(np.maximum(found, _FRESH[0]), _FRESH[1]), 1.0)
+    before = np.maximum(running[:, None] - sums.canary_running, 0.0) * per_second * seconds / drafts
+    empty = 1.0 - (1.0 - _EMPTY) * slope
+    short = empty + (1.0 - empty) * np.minimum(before, 1.0)
+    long = (1.0 - slope) * arrived * per_request / drafts + slope * before
+    requests = np.where(slope < _LONG, np.minimum(np.maximum(long, _FRESH[0]), _FRESH[1]), short)
+    return np.where(known, single + (1.0 - single) * requests, 1.0)
 
 
 def needed_information(margin: float, error: float) -> float:

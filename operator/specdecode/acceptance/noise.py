@@ -17,7 +17,6 @@ from specdecode.acceptance.dispersion import (
     kappa,
     merged,
     remeasure,
-    resampled,
 )
 from specdecode.acceptance.history import History
 from specdecode.acceptance.length import Noise
@@ -37,8 +36,7 @@ class Noises:
             "stable": Dispersion(interval, _SCALES, 1, MAX_PODS),
             "canary": Dispersion(interval, _SCALES, 1, MAX_PODS),
         }
-        known = history.of_positions(positions) if history is not None and positions else None
-        self._past = resampled(known, interval, _SCALES) if known is not None else None
+        self._past = history.known(positions, interval, _SCALES) if history is not None and positions else None
         self._kappas: Array | None = None
 
     def add(self, arm: Arm, seconds: float, drafts: Array, accepted: Array) -> None:

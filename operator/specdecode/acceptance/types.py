@@ -110,6 +110,14 @@ class Policy:
         if self.latency_margin is not None and self.latency_margin <= 0.0:
             raise ValueError(f"analysis latency_margin is {self.latency_margin!r}: give a number above 0, or none")
 
+    @property
+    def short_interval(self) -> float | None:
+        """Seconds between the two scrapes of a pair outside a canary, as far apart as a canary's looks will be.
+
+        None where the guard's interval is hardly longer, so that single scrapes tell as much.
+        """
+        return self.interval if self.guard_interval > 2.0 * self.interval else None
+
 
 class VerdictKind(StrEnum):
     """What a look may say. Only Pass and Fail change anything."""

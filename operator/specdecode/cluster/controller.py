@@ -320,9 +320,10 @@ class Controller:
         )
         if policy is None:
             tracked.rounds.follow([], 30.0)
+        elif tracked.evidence.judging:
+            tracked.rounds.follow(aims, policy.interval)
         else:
-            judging = tracked.evidence.judging
-            tracked.rounds.follow(aims, policy.interval if judging else policy.guard_interval)
+            tracked.rounds.follow(aims, policy.guard_interval, policy.short_interval)
 
     def _scraped(self, key: Key, *, news: bool) -> None:
         """A round of scrapes is in."""

@@ -58,7 +58,6 @@ class Evidence:
         self._analysis: Analysis | None = None
         self._of: AnalysisTarget | None = None
         self._begun: tuple[int, float] | None = None
-        self._policy: Policy | None = None
         self._history: History | None = None
         self._guard: Guard | None = None
         self._guarded: int | None = None
@@ -158,9 +157,14 @@ class Evidence:
 
     def watch_over(self, stable: int | None, resource: SpecDecodeDeployment, policy: Policy, now: float) -> None:
         """Follow which revision serves alone: the guard and the history are about that one."""
-        if self._history is None or self._policy is None or self._policy.guard_interval != policy.guard_interval:
-            self._history = History(interval=policy.guard_interval, state=self._read("history", None))
-        self._policy = policy
+        cadence = (policy.guard_interval, policy.short_interval)
+        if self._history is None or (self._history.interval, self._history.short) != cadence:
+            past = self._history.state() if self._history is not None else self._read("history", None)
+            try:
+                self._history = History(*cadence, state=past)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                log.warning("the saved history can't be read, it starts afresh: %r", error)
+                self._history = History(*cadence)
         if stable == self._guarded or stable is None:
             self._guarded = stable
             return

@@ -1,4 +1,4 @@
-"""Rounds of scrapes of one resource: at a fixed cadence, and at once when a Pod has never been seen."""
+"""Rounds of scrapes of one resource: at a fixed cadence, singly or in pairs, and at once if a Pod was never seen."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class Rounds:
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.interval = 30.0
-        """Seconds between the starts of two rounds."""
+        """Seconds between the starts of two rounds, or of two pairs."""
+        self.short: float | None = None
+        """Seconds between the starts of a pair's two rounds; None for no pairs."""
 
     def start(self, name: str) -> None:
         """Begin."""
@@ -59,22 +61,25 @@ class Rounds:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def follow(self, aims: Sequence[Aim], interval: float) -> None:
-        """From now on scrape these Pods at this interval; new ones at once."""
+    def follow(self, aims: Sequence[Aim], interval: float, short: float | None = None) -> None:
+        """From now on scrape these Pods at this interval, twice each time if ``short`` is given; new ones at once."""
         faster = interval < self.interval
-        self._aims, self.interval = aims, interval
+        self._aims, self.interval, self.short = aims, interval, short
         if faster or self._evidence.unseen(aims):
             self._kick.set()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
+        first = False
         while True:
             self._kick.clear()
             whole = loop.time() >= due
             if whole:
+                first = self.short is not None and not first
+                step = self.interval if self.short is None else self.short if first else self.interval - self.short
                 # Keep to the beat; a round that came too late doesn't make the next one early.
-                due = max(due + self.interval, loop.time() + 0.5 * self.interval)
+                due = max(due + step, loop.time() + 0.5 * step)
             aims = list(self._aims) if whole else self._evidence.unseen(self._aims)
             if aims:
                 await self._round(aims, whole=whole)
@@ -87,7 +92,7 @@ class Rounds:
             due = min(due, loop.time() + self.interval)
 
     async def _round(self, aims: list[Aim], *, whole: bool) -> None:
-        limit = min(_LONGEST, 0.8 * self.interval)
+        limit = min(_LONGEST, 0.8 * (self.short or self.interval))
         scraped = await self._scraper.scrape([aim.target for aim in aims], limit)
         self._count(scraped)
         unseen = len(self._evidence.unseen(aims))

@@ -34,16 +34,50 @@ def test_a_collapse_after_promotion_is_a_suspicion_also_after_a_restart() -> Non
     assert guard.look(fleet.now).suspected
 
 
+def watched(history: History, fleet: Fleet, *gaps: float) -> None:
+    for gap in gaps:
+        history.observe(s for s in fleet.step(gap) if s.arm == "stable")
+
+
 def test_history_knows_each_depth_and_comes_back_from_json() -> None:
     fleet, history = Fleet(3, Behaviour(), Behaviour()), History(30.0)
-    for _ in range(60):
-        history.observe(s for s in fleet.step(30.0) if s.arm == "stable")
-    curve = history.of_positions(3)
+    watched(history, fleet, *[30.0] * 60)
+    curve = history.known(3, 30.0, 9)
     assert curve is not None
     assert curve.batches[0, 0] >= 150
-    assert history.of_positions(4) is None
-    again = History(30.0, state=json.loads(json.dumps(history.state()))).of_positions(2)
-    known = history.of_positions(2)
+    assert history.known(4, 30.0, 9) is None
+    again = History(30.0, state=json.loads(json.dumps(history.state()))).known(2, 30.0, 9)
+    known = history.known(2, 30.0, 9)
     assert again is not None
     assert known is not None
     assert abs(again.squares - known.squares).max() <= 0.01 * known.squares.max()
+
+
+def test_scrapes_in_pairs_tell_the_noise_of_a_canary_s_first_looks() -> None:
+    fleet, history = Fleet(3, Behaviour(), Behaviour()), History(30.0, 5.0)
+    watched(history, fleet, *[5.0, 25.0] * 60)
+    history = History(30.0, 5.0, json.loads(json.dumps(history.state())))
+    known = history.known(3, 5.0, 11)
+    assert known is not None
+    # Scales of 5, 10, 20 and 40 seconds: what lies between the short batch and the long ones isn't measured.
+    assert known.batches[0, 0] >= 150
+    assert not known.batches[0, 1:3].any()
+    assert known.batches[0, 3] >= 50
+    other = History(30.0, 2.0, history.state()).known(3, 5.0, 11)
+    assert other is not None
+    assert not other.batches[0, 0]
+
+
+def test_history_leaves_out_what_lies_on_both_sides_of_a_canary() -> None:
+    fleet, history = Fleet(3, Behaviour(), Behaviour()), History(30.0)
+    watched(history, fleet, *[30.0] * 20)
+    before = history.known(3, 30.0, 9)
+    watched(history, fleet, 1200.0)
+    after = history.known(3, 30.0, 9)
+    assert before is not None
+    assert after is not None
+    assert (after.squares == before.squares).all()
+    watched(history, fleet, 30.0)
+    later = history.known(3, 30.0, 9)
+    assert later is not None
+    assert later.batches[0, 0] > before.batches[0, 0]

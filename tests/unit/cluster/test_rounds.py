@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, cast
 
@@ -89,6 +90,31 @@ def test_rounds_keep_their_beat() -> None:
     assert [at for at, _ in world.scraper.asked] == [0.0, 5.0, 10.0, 15.0, 20.0]
     assert world.evidence.looks == 5
     assert world.scraper.limit == 4.0
+
+
+def test_rounds_come_in_pairs_and_the_beat_stays() -> None:
+    async def script(world: World) -> None:
+        world.rounds.follow([aim("a")], 30.0, 5.0)
+        await asyncio.sleep(70.0)
+
+    world = play(script)
+    assert [at for at, _ in world.scraper.asked] == [0.0, 5.0, 30.0, 35.0, 60.0, 65.0]
+    assert world.scraper.limit == 4.0
+
+
+def test_pairs_end_where_a_canary_begins_and_begin_again_after_it() -> None:
+    async def script(world: World) -> None:
+        world.rounds.follow([aim("a")], 30.0, 5.0)
+        await asyncio.sleep(12.0)
+        world.rounds.follow([aim("a")], 2.0)
+        await asyncio.sleep(5.0)
+        world.rounds.follow([aim("a")], 30.0, 5.0)
+        await asyncio.sleep(60.0)
+
+    asked = [at for at, _ in play(script).scraper.asked]
+    assert asked[:4] == [0.0, 5.0, 14.0, 16.0]
+    # One more is due from the canary's beat; then pairs again.
+    assert [b - a for a, b in itertools.pairwise(asked[4:])] == [5.0, 25.0, 5.0]
 
 
 def test_a_slow_round_makes_the_next_one_late_not_early() -> None:
