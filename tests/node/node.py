@@ -26,8 +26,8 @@ _CLONE_NEWNET: Final = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _START: Final = 600.0
 """Seconds."""
-_SHARES: Final = 16384
-"""Of processor time for all Pods together, where a process has 1024."""
+_SHARES: Final = 4096
+"""Of processor time for all Pods together, where a process has 1024 and one of the node's own about 9500."""
 
 
 @dataclass(frozen=True)

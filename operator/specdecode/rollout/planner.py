@@ -31,7 +31,7 @@ from .capacity import Capacity, Split, first_step_faults
 from .draft import Draft, Word
 from .identity import recognise
 from .types import ArmObserved, EventNote, Plan, RevisionRecord, Snapshot
-from .waiting import waiting
+from .waiting import settling, waiting
 
 _SETTLED = (reasons.UP_TO_DATE, reasons.MOVING)
 
@@ -159,14 +159,17 @@ def _serve(draft: Draft, stable: int) -> None:
     arm = draft.arm(stable)
     capacities = draft.capacities()
     wait = waiting(draft, arm, capacities)
-    draft.targets.append(alone(arm, capacities, draft.entry, reserved=_reserved(draft), quiet=wait.quiet))
+    target = alone(arm, capacities, draft.entry, reserved=_reserved(draft), quiet=wait.quiet)
+    draft.targets.append(target)
     draft.weights = {stable: 100}
     if not wait.ready:
         draft.doing = wait.word
         if wait.overdue:
             draft.stalled = draft.stalled or wait.word
-    elif arm.observed.router.ready and all(arm.ready(r) for r in arm.roles):
+        return
+    if arm.observed.router.ready and all(arm.ready(r) for r in arm.roles):
         draft.served = True
+    draft.doing = settling(draft, arm, target) or draft.doing
 
 
 def _move(draft: Draft, stable: int, canary: int) -> None:

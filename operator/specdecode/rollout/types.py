@@ -25,6 +25,8 @@ class PodObserved:
     name: str
     uid: str
     ready: bool = False
+    ready_since: float = 0.0
+    """Unix time at which it became ready or ceased to be; 0 where that isn't said."""
     terminating: bool = False
     ordinal: int | None = None
     ip: str = ""

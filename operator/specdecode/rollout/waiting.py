@@ -12,11 +12,15 @@ from . import reasons
 from .arms import Arm
 from .capacity import Capacity
 from .draft import Draft, Word
-from .types import PodObserved
+from .types import ArmTarget, PodObserved
 
 ROUTER: Role = "router"
 QUIET_SECONDS = 30.0
 """Without a Pod becoming ready for so long, routers are given the Pods that there are."""
+
+KNOWN_SECONDS = 3.0
+"""From a router's being ready until nodes and gateways send it requests; kube-proxy alone writes its rules once a
+second at most."""
 
 # Waiting reasons of the kubelet, by what they mean. Each is retried by the kubelet for ever.
 _BROKEN = {
@@ -87,6 +91,24 @@ def waiting(draft: Draft, arm: Arm, capacities: Mapping[EngineRole, Capacity], *
         images=_images(arm, pods),
         tunings=_tunings(draft, arm),
     )
+
+
+def settling(draft: Draft, arm: Arm, target: ArmTarget) -> Word | None:
+    """What is still on its way while every Pod is ready already; None once all that is asked for serves.
+
+    Routers that list all the Pods may still be coming, and those who send them requests may not know them yet.
+    """
+    routers = [p for p in arm.observed.router.pods if p.ready and not p.terminating]
+    listing = [p for p in routers if p.backends == target.backends]
+    revision = f"Revision {arm.observed.revision}"
+    if len(listing) < max(len(routers), draft.entry.routers):
+        message = f"{revision}: {len(listing)} of {draft.entry.routers} router Pods list all its engines"
+        return Word(reasons.WAITING_FOR_PODS, message)
+    known = max((p.ready_since for p in listing), default=0.0) + KNOWN_SECONDS
+    if draft.now >= known:
+        return None
+    draft.at(known)
+    return Word(reasons.WAITING_FOR_PODS, f"{revision}: its routers have been ready for less than {KNOWN_SECONDS:g} s")
 
 
 def _note_progress(draft: Draft, ready: int) -> None:

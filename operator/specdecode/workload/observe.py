@@ -126,7 +126,7 @@ def _backends(metadata: Mapping[str, Any]) -> tuple[int, int] | None:
 def _pod(pod: Mapping[str, Any], role: Role, lost_nodes: Collection[str], now: float) -> PodObserved:
     meta, status = pod["metadata"], pod.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", [])}
-    scheduled = conditions.get("PodScheduled", {})
+    scheduled, readiness = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     waiting, message = _trouble(status)
     ours = (router.PROXY, router.ROUTER) if role == "router" else (engine.CONTAINER,)
@@ -140,7 +140,8 @@ def _pod(pod: Mapping[str, Any], role: Role, lost_nodes: Collection[str], now: f
     return PodObserved(
         name=name,
         uid=meta.get("uid", ""),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=readiness.get("status") == "True",
+        ready_since=_unix(readiness.get("lastTransitionTime")),
         terminating=bool(meta.get("deletionTimestamp")),
         ordinal=int(suffix) if role != "router" and suffix.isdigit() else None,
         ip=status.get("podIP", ""),
@@ -156,7 +157,11 @@ def _pod(pod: Mapping[str, Any], role: Role, lost_nodes: Collection[str], now: f
 def _grace_is_over(metadata: Mapping[str, Any], now: float) -> bool:
     """A deletionTimestamp is the moment at which the grace period ends."""
     stamp = metadata.get("deletionTimestamp")
-    return stamp is not None and datetime.fromisoformat(str(stamp)).timestamp() <= now
+    return stamp is not None and _unix(stamp) <= now
+
+
+def _unix(stamp: str | None) -> float:
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
 def _trouble(status: Mapping[str, Any]) -> tuple[str, str]:

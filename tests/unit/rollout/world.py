@@ -139,6 +139,7 @@ class World:
             name=pod.name,
             uid=pod.name,
             ready=ready,
+            ready_since=T0 + (pod.born + self.start_delay) * self.tick_seconds,
             terminating=pod.dying_since is not None,
             ordinal=pod.ordinal,
             backends=pod.backends,

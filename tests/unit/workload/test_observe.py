@@ -96,6 +96,11 @@ def test_a_router_pod() -> None:
     assert found.image_ids == ("sha256:a", "sha256:b")
 
 
+@pytest.mark.parametrize(("said", "since"), [({}, 0.0), ({"lastTransitionTime": "2026-01-01T00:00:05Z"}, 1767225605.0)])
+def test_since_when_a_pod_is_ready(said: dict[str, str], since: float) -> None:
+    assert _one(_pod("demo-1-decode-0", conditions=[_ready("True")[0] | said])).ready_since == since
+
+
 @pytest.mark.parametrize(
     ("status", "waiting", "message"),
     [
