@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import time
 from collections import deque
@@ -36,6 +37,7 @@ LOOKS = 720
 PODS = {1: 4, 2: 8, 8: 16}
 # Stable's pasts that runs draw from; at a heavy load each takes long to simulate, and they differ little.
 PASTS, HEAVY_PASTS = 60, 12
+_OWN = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def main(arguments: list[str]) -> int:
         for first in range(0, runs, size):
             job = Job(traffic, min(size, runs - first), seed * 1_000_003 + len(jobs), seed)
             jobs.append((name(traffic), run, (job,)))
-    jobs += [("trouble", trouble.run, (seed * 1_000_003 + k, 100)) for k in range(-(-min(runs, 400) // 100))]
+    jobs += [("trouble", trouble.run, (seed * 1_000_003 + k, 100)) for k in range(-(-runs // 100))]
     jobs += [
         ("bound", lower_bound, (traffic, MARGIN, SHARES["length"] * ERROR, tuple((c.fall, c.onset) for c in FALLS)))
         for traffic in scenarios()
@@ -165,6 +167,8 @@ def main(arguments: list[str]) -> int:
         "seed": seed,
         "runs": runs,
         "seconds": round(time.monotonic() - began),
+        # What it takes of a processor, whatever ran beside.
+        "cpu_seconds": round(sum(sum(resource.getrusage(who)[:2]) for who in _OWN)),
         "bars": bars,
         "bounds": known,
         "table": rows,

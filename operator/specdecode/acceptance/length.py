@@ -209,8 +209,6 @@ class LengthTest:
         part = seconds * np.minimum(1.0 / np.maximum(1.0 - slope, _LITTLE), _ALIKE) / (_OVERLAP * length)
         root = np.sqrt(information)
         z = tempered(-(change + self._margin) * root, requests)
-        fires = np.zeros(z.shape, dtype=bool)
-        for fall, share in LATER_FALLS.items():
-            bound = beyond(error * share * np.clip(part, _LITTLE, 1.0))
-            fires |= ratio(z, fall * self._margin * root) >= 0.5 * bound**2
-        return fires
+        falls, shares = (np.array(list(v))[:, None, None] for v in (LATER_FALLS, LATER_FALLS.values()))
+        bound = beyond(error * shares * np.clip(part, _LITTLE, 1.0))
+        return np.asarray((ratio(z, falls * self._margin * root) >= 0.5 * bound**2).any(axis=0))
