@@ -47,7 +47,7 @@ def beyond(error: Array) -> Array:
     """The z at which ``log_tail`` is the log of ``error``, by Newton's method; for errors in (0, 0.1]."""
     wanted = np.log(error)
     z = np.sqrt(-2.0 * wanted)
-    for _ in range(3):
+    for _ in range(4):
         # The tail's logarithm falls by about z + 1 / z at z.
         z = z + (log_tail(z) - wanted) / (z + 1.0 / z)
     return z
