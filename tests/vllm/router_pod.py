@@ -161,8 +161,8 @@ def router_pod(folder: Path, program: Callable[[str], list[str]]) -> Iterator[Po
         command = [*program("vllm-router"), "--host", "127.0.0.1", "--port", str(router)]
         command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(router_metrics)]
         command += ["--vllm-pd-disaggregation", "--kv-connector", "nixl", "--policy", "round_robin"]
-        command += ["--health-check-interval-secs", "1", "--health-check-timeout-secs", "1"]
-        command += ["--health-failure-threshold", "2", "--health-success-threshold", "1"]
+        command += ["--health-check-interval-secs", "1", "--health-check-timeout-secs", "3"]
+        command += ["--health-failure-threshold", "1", "--health-success-threshold", "1"]
         command += ["--worker-startup-check-interval", "1"]
         for role, members in (("--prefill", prefill), ("--decode", decode)):
             for engine in members:

@@ -73,9 +73,10 @@ def pod_template(spec: SpecDecodeDeploymentSpec, router_image: str) -> dict[str,
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(ROUTER_METRICS_PORT)),
         *("--policy", router.policy),
         *("--request-timeout-secs", str(longest_stream(spec))),
-        # A Pod that ends is out of rotation within two seconds; the defaults take minutes.
-        *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "1"),
-        *("--health-failure-threshold", "2", "--health-success-threshold", "1"),
+        # A Pod that refuses is out of rotation within a second, where the defaults take minutes, and back in another;
+        # one that is busy may take a moment to answer.
+        *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "3"),
+        *("--health-failure-threshold", "1", "--health-success-threshold", "1"),
         *("--worker-startup-timeout-secs", str(_STARTUP), "--worker-startup-check-interval", "1"),
     ]
     if disaggregated(spec):
