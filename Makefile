@@ -75,7 +75,7 @@ images: image-router image-vllm ## The two images that serve: the router's, and 
 image-router: $(STAMP) ## The router's image by buildah (BASE=IMAGE as above); needs root
 	@$(BIN)/python -m tools.serving_images router $(if $(BASE),--base $(BASE))
 
-image-vllm: $(STAMP) ## vLLM with the patches, for CPUs, by buildah (BASE=IMAGE as above; 4 GB); needs root
+image-vllm: $(STAMP) ## vLLM with the patches, for CPUs, by buildah (BASE=IMAGE as above; 5 GB); needs root
 	@$(BIN)/python -m tools.serving_images vllm $(if $(BASE),--base $(BASE))
 
 test-images: images ## What Pods run from the two images, run from them

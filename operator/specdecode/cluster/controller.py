@@ -13,6 +13,7 @@ from typing import Final
 
 import pydantic
 
+from specdecode.acceptance import Policy
 from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentStatus, timestamp
 from specdecode.rollout.planner import plan as decide
 from specdecode.rollout.types import EventNote, Plan, Snapshot
@@ -29,7 +30,7 @@ from .nodes import Nodes, overdue
 from .publish import publish
 from .queue import QueueClosedError, WorkQueue
 from .rounds import Rounds
-from .snapshot import Today, snapshot, today
+from .snapshot import Today, snapshot, today, working_policy
 from .statuswrite import NUMBERS, essence, status_due
 from .store import Store
 
@@ -51,6 +52,8 @@ class Tracked:
     """When status was last written, Unix seconds; for all that we know when this process began."""
     today: tuple[int, Today] | None = None
     """For a generation."""
+    policy: Policy | None = None
+    """What evidence is judged by; None while nothing says how."""
     write_errors: tuple[str, ...] = ()
     seen: tuple[Snapshot, Plan] | None = None
     said: str = ""
@@ -172,9 +175,10 @@ class Controller:
         plan = decide(snap)
         tracked.seen = (snap, plan)
         stable = plan.status.stable
-        if known.policy is not None:
-            tracked.evidence.watch_over(stable.revision if stable else None, resource, known.policy, now)
-            tracked.evidence.aim_at(plan.analysis, resource, known.policy, now)
+        tracked.policy = working_policy(known, snap)
+        if tracked.policy is not None:
+            tracked.evidence.watch_over(stable.revision if stable else None, resource, tracked.policy, now)
+            tracked.evidence.aim_at(plan.analysis, resource, tracked.policy, now)
         tracked.evidence.forget(record.number for record in snap.records)
         self._say(tracked, plan)
 
@@ -312,8 +316,7 @@ class Controller:
 
     def _follow(self, tracked: Tracked, snap: Snapshot, plan: Plan) -> None:
         """Have the right Pods scraped, at the right times."""
-        known = tracked.today[1] if tracked.today is not None else None
-        policy = known.policy if known is not None else None
+        policy = tracked.policy
         stable, canary = plan.status.stable, plan.status.canary
         aims = tracked.evidence.aims(
             snap.arms, stable.revision if stable else None, canary.revision if canary else None

@@ -78,6 +78,17 @@ def snapshot(
     )
 
 
+def working_policy(known: Today, snap: Snapshot) -> Policy | None:
+    """Today's policy, or else the one that the newest revision was recorded with.
+
+    An analysis that became unusable in mid-canary must not leave the canary unjudged.
+    """
+    if known.policy is not None:
+        return known.policy
+    recorded = sorted(snap.records, key=lambda record: record.number, reverse=True)
+    return next((policy(record.spec) for record in recorded if not policy_faults(record.spec)), None)
+
+
 def _tunings(observed: Observed, evidence: Evidence) -> dict[int, TuningReport]:
     """What the Pods of each living revision say of their tunings, against what the revision was told."""
     found = {}

@@ -287,6 +287,30 @@ async def test_a_spec_with_faults_is_told_and_makes_nothing(world: World) -> Non
     assert "margin is 0.6: give a number above 0 and below 0.5" in world.condition("Stalled")[2]
 
 
+async def test_an_analysis_made_unusable_in_mid_canary_leaves_the_canary_judged_as_it_was_recorded(
+    world: World,
+) -> None:
+    world.put()
+    for _ in range(3):
+        await world.settle()
+        world.pods()
+    await world.settle()
+    world.put(speculation={"depth": 2})
+    for _ in range(4):
+        world.pods()
+        await world.settle()
+    tracked = world.controller._tracked[KEY]
+    assert world.status["canary"]["revision"] == 2
+    assert tracked.evidence.judging
+    world.put(speculation={"depth": 2}, rollout={"analysis": {"margin": "60%"}})
+    await world.settle()
+    assert world.condition("Stalled")[0] == "True"
+    assert world.status["canary"]["revision"] == 2
+    assert tracked.evidence.judging
+    assert tracked.policy is not None
+    assert (tracked.policy.margin, tracked.rounds.interval) == (0.05, tracked.policy.interval)
+
+
 async def test_an_exception_backs_off_is_counted_and_ends_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
