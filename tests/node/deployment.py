@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -96,9 +97,10 @@ class Deployment:
     def apply(self) -> None:
         self.node.kubectl("apply", "-f", "-", stdin=json.dumps(self.resource))
 
-    def change(self, revision: str, patch: Mapping[str, Any]) -> None:
-        """Merges into the spec, and gives the clients a new name to count by."""
+    def change(self, revision: str, patch: Mapping[str, Any]) -> float:
+        """Merges into the spec, and gives the clients a new name to count by; when, in Unix seconds."""
         self.adjust({**patch, "engine": {**patch.get("engine", {}), "args": {"fingerprint-value": revision}}})
+        return time.time()
 
     def adjust(self, patch: Mapping[str, Any]) -> None:
         """Merges into the spec what makes no new revision, such as replicas."""
@@ -142,6 +144,11 @@ class Deployment:
         """Rejected revisions, with the reason."""
         return {found["revision"]: found["reason"] for found in self.status().get("rejected", [])}
 
+    def failing(self) -> str:
+        """Why the canary is being taken away; empty while it isn't."""
+        failure = self.status().get("rollout", {}).get("failure") or {}
+        return str(failure.get("reason", ""))
+
     def ready(self, role: str, revision: int | None = None) -> list[Json]:
         """Its Pods that are ready and not ending."""
         return [pod for pod in self.pods(role, revision) if is_true(pod, "Ready")]
@@ -162,8 +169,8 @@ class Deployment:
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return told.stdout
 
-    def wait(self, what: str, holds: Callable[[], object], seconds: float, pause: float = 0.5) -> None:
-        """Looks every ``pause`` seconds.
+    def wait(self, what: str, holds: Callable[[], object], seconds: float, pause: float = 0.5) -> float:
+        """Looks every ``pause`` seconds; when it was seen, in Unix seconds.
 
         Raises:
             BedError: it doesn't come; with what the resource and its Pods say.
@@ -175,6 +182,7 @@ class Deployment:
             said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in conditions]
             pods = self.node.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
             raise BedError("\n  ".join([str(error), *said]) + f"\n{pods}") from None
+        return time.time()
 
     def wait_ready(self, seconds: float = 600.0) -> None:
         self.wait("Ready", lambda: self.is_true("Ready"), seconds)

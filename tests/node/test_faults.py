@@ -10,7 +10,7 @@ from tests.bed.api import Json
 from tests.node import release
 from tests.node.deployment import Deployment
 from tests.node.load import Load
-from tests.node.models import BAD, STRANGE, Models
+from tests.node.models import BAD, Models
 from tests.node.settings import STAND_IN_IMAGE
 
 RATE = 10.0
@@ -68,26 +68,6 @@ def test_a_metrics_port_that_hangs_gets_no_traffic(light: Deployment, load: Load
         assert "/metrics" in light.why()
     assert load.failed() == [], load.summary()
     assert load.answered("second") == []
-
-
-def test_a_pair_that_cannot_shake_hands_fails_by_errors(
-    light: Deployment, load: Load, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is drafted, so only failing requests can tell; those are the canary's, and none fails afterwards."""
-    volumes = [{"name": "model", "persistentVolumeClaim": {"claimName": STRANGE, "readOnly": True}}]
-    with load:
-        light.change("second", {"topology": {"decode": {"podTemplate": {"spec": {"volumes": volumes}}}}})
-        light.wait("the rollback", lambda: 2 in light.rejected(), 180)
-        light.wait("the end of the canary", lambda: light.canary() is None and not light.pods(revision=2), 120)
-        gone = len(load.outcomes)
-        light.wait("more answers", lambda: len(load.outcomes) >= gone + 30, 60)
-    lost = load.failed()
-    with capsys.disabled():
-        print(f"\nno handshake: {load.summary()}; {light.rejected()}; failing for {lost[-1].sent - lost[0].sent:.1f} s")
-    assert lost
-    assert all("mismatch" in found.failure for found in lost)
-    assert load.wrong() == []
-    assert all(not found.failure for found in load.outcomes[gone:])
 
 
 def test_the_operator_dies_in_mid_canary(light: Deployment, load: Load) -> None:

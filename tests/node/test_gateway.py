@@ -7,10 +7,10 @@ import urllib.request
 import pytest
 
 from tests.bed.processes import wait_for
-from tests.node import gateway, models
+from tests.node import gateway, models, story
 from tests.node.deployment import Deployment, manifest
 from tests.node.load import Load
-from tests.node.models import BAD, GOOD, Models
+from tests.node.models import Models
 from tests.node.node import Node, Outside
 from tests.node.settings import STAND_IN_IMAGE
 from tests.node.workshop import Workshop
@@ -34,23 +34,17 @@ def test_by_request(
         wait_for("the Gateway", lambda: _serves(url), 30)
         with Load(url, "tiny", weights.good.cycle, rate=20) as load:
             tiny.wait("answers", lambda: len(load.answered("first")) >= 40, 60)
-            tiny.change("second", {"model": {"source": {"volume": {"claimName": BAD}}}})
-            tiny.wait("the rollback", lambda: 2 in tiny.rejected(), 300)
-            tiny.wait("the end of the canary", lambda: tiny.canary() is None, 120)
-            fallen = load.answered("second")
-            share = len(fallen) / sum(found.sent >= fallen[0].sent for found in load.outcomes)
-            seconds = max(found.sent for found in fallen) - min(found.sent for found in fallen)
-
-            good = {"model": {"source": {"volume": {"claimName": GOOD}}}, "speculation": {"depth": 2}}
-            tiny.change("third", good)
-            tiny.wait("the promotion", lambda: tiny.stable() == 3 and tiny.is_true("Ready"), 600)
-            count = len(load.answered("third"))
-            wait_for("answers", lambda: len(load.answered("third")) >= count + 40, 60)
+            fallen = story.fall(tiny, load, 2, 300)
+            share = len(fallen.served) / sum(found.sent >= fallen.served[0].sent for found in load.outcomes)
+            promoted = story.promotion(tiny, load, 3, 600)
         tiny.delete()
     with capsys.disabled():
-        print(f"\nby request: {load.summary()}; the bad revision served {len(fallen)} in {seconds:.1f} s, {share:.0%}")
+        print(
+            f"\nby request: {load.summary()}\nbad weights: {fallen}, {share:.0%} of all; promoted in {promoted:.0f} s"
+        )
     assert load.failed() == [], load.summary()
     assert load.wrong() == []
+    assert fallen.drained
 
 
 def _serves(url: str) -> bool:

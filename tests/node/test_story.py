@@ -1,19 +1,17 @@
-"""The story, for real: install, apply, a fall that is caught and rolled back, a good change that is promoted.
+"""The story, for real: install, apply, a fall that is caught and rolled back, a good change that is promoted, and then a
+pair that can't shake hands.
 
 Once with stand-ins for vLLM, and once with vLLM itself, which three engines on two cores answer slowly.
 """
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from tests.bed.api import Json
-from tests.node import models, product
+from tests.node import models, product, story
 from tests.node.deployment import Deployment, manifest
 from tests.node.load import Load
-from tests.node.models import BAD, GOOD, Models
+from tests.node.models import Models
 from tests.node.node import Node, Outside
 from tests.node.product import VLLM
 from tests.node.workshop import Workshop
@@ -34,43 +32,26 @@ def test_with_vllm(
     tiny = Deployment(operator, manifest(workshop.name, VLLM))
     tiny.apply()
     tiny.wait_ready(1200)
-    _tell(tiny, weights, capsys, rate=1.0)
+    _tell(tiny, weights, capsys, rate=2.0)
     tiny.delete()
-
-
-def _volume(claim: str) -> Json:
-    return {"model": {"source": {"volume": {"claimName": claim}}}}
 
 
 def _tell(tiny: Deployment, weights: Models, capsys: pytest.CaptureFixture[str], *, rate: float) -> None:
     with Load(tiny.entry, "tiny", weights.good.cycle, rate=rate) as load:
         tiny.wait("answers", lambda: len(load.answered("first")) >= 10, 120)
-
-        # Other MTP weights: as exact as before, with hardly a draft accepted.
-        tiny.change("second", _volume(BAD))
-        tiny.wait("the rollback", lambda: 2 in tiny.rejected(), 1200)
-        verdict = time.time()
-        tiny.wait("the end of the canary", lambda: tiny.canary() is None and not tiny.pods(revision=2), 300)
-        assert tiny.is_true("Available")
-        assert tiny.condition("Stalled")[0] == "True"
-        told = tiny.why()
-        fallen = load.answered("second")
-        assert fallen, "the canary served nothing"
-        first, last = min(found.sent for found in fallen), max(found.sent for found in fallen)
-
-        # A harmless change on the good weights.
-        began = time.time()
-        tiny.change("third", _volume(GOOD) | {"speculation": {"depth": 2}})
-        tiny.wait("the promotion", lambda: tiny.stable() == 3 and tiny.is_true("Ready"), 1800)
-        promoted = time.time() - began
-        count = len(load.answered("third"))
-        tiny.wait("answers of the new revision", lambda: len(load.answered("third")) >= count + 5, 120)
-
+        fallen = story.fall(tiny, load, 2, 1200)
+        assert fallen.served, "the canary served nothing"
+        promoted = story.promotion(tiny, load, 3, 1800)
+        assert load.failed() == [], load.summary()
+        strange = story.no_handshake(tiny, load, 4, 1200)
     with capsys.disabled():
-        print(f"\n{load.summary()}")
-        print(f"weight 0 at the client {last - first:.1f} s after the first bad answer was asked for,")
-        print(f"{last - verdict:+.1f} s after the rejection was seen; promoted in {promoted:.0f} s\n{told}")
-    assert load.failed() == [], load.summary()
+        print(f"\n{load.summary()}\nbad weights: {fallen}\n{fallen.told}")
+        print(f"the good change was promoted in {promoted:.0f} s\nno handshake: {strange}\n{strange.told}")
     assert load.wrong() == []
-    # A draining router answers those who haven't heard yet, for some seconds.
-    assert last < verdict + 10
+    assert fallen.drained
+    assert strange.drained
+    assert strange.served, "no request of the pair without a handshake failed"
+    # Every failure is the pair's own, answered by its proxy.
+    assert load.failed() == strange.served, load.summary()
+    assert all(found.failure.startswith("500") for found in strange.served)
+    assert "RequestsFailing" in strange.told
