@@ -1,4 +1,4 @@
-"""The story, for real: install, apply, a fall that is caught and rolled back, a good change that is promoted, and then a
+"""The story, for real: install, apply, a fall that is caught and rolled back, a good change that is promoted, and a
 pair that can't shake hands.
 
 Once with stand-ins for vLLM, and once with vLLM itself, which three engines on two cores answer slowly.
