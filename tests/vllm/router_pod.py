@@ -161,7 +161,7 @@ def router_pod(folder: Path, program: Callable[[str], list[str]]) -> Iterator[Po
         command = [*program("vllm-router"), "--host", "127.0.0.1", "--port", str(router)]
         command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(router_metrics)]
         command += ["--vllm-pd-disaggregation", "--kv-connector", "nixl", "--policy", "round_robin"]
-        command += ["--health-check-interval-secs", "1", "--health-check-timeout-secs", "3"]
+        command += ["--health-check-interval-secs", "1", "--health-check-timeout-secs", "2"]
         command += ["--health-failure-threshold", "1", "--health-success-threshold", "1"]
         command += ["--worker-startup-check-interval", "1"]
         for role, members in (("--prefill", prefill), ("--decode", decode)):

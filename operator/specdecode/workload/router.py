@@ -73,9 +73,9 @@ def pod_template(spec: SpecDecodeDeploymentSpec, router_image: str) -> dict[str,
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(ROUTER_METRICS_PORT)),
         *("--policy", router.policy),
         *("--request-timeout-secs", str(longest_stream(spec))),
-        # A Pod that refuses is out of rotation within a second, where the defaults take minutes, and back in another;
-        # one that is busy may take a moment to answer.
-        *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "3"),
+        # A Pod that refuses is out of rotation within a second, one whose address is gone within three, where the
+        # defaults take minutes; and back in another. One that is busy may take a moment to answer.
+        *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "2"),
         *("--health-failure-threshold", "1", "--health-success-threshold", "1"),
         *("--worker-startup-timeout-secs", str(_STARTUP), "--worker-startup-check-interval", "1"),
     ]
