@@ -304,7 +304,8 @@ class Evidence:
 
 
 def _present(arms: Mapping[int, ArmObserved], uid: str) -> bool:
-    return any(pod.uid == uid for arm in arms.values() for role in (arm.prefill, arm.decode) for pod in role.pods)
+    roles: tuple[Role, ...] = ("prefill", "decode", "router")
+    return any(pod.uid == uid for arm in arms.values() for role in roles for pod in arm.role(role).pods)
 
 
 def _in_arm(sample: Sample, arm: Arm) -> Sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from specdecode.scrape import Scraped, Scraper
@@ -44,6 +45,7 @@ class Rounds:
         self._clock = clock
         self._done = done
         self._aims: Sequence[Aim] = ()
+        self._asked: dict[str, float] = {}
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.interval = 30.0
@@ -65,6 +67,8 @@ class Rounds:
         """From now on scrape these Pods at this interval, twice each time if ``short`` is given; new ones at once."""
         faster = interval < self.interval
         self._aims, self.interval, self.short = aims, interval, short
+        aimed = {aim.target.pod for aim in aims}
+        self._asked = {pod: at for pod, at in self._asked.items() if pod in aimed}
         if faster or self._evidence.unseen(aims):
             self._kick.set()
 
@@ -80,8 +84,9 @@ class Rounds:
                 step = self.interval if self.short is None else self.short if first else self.interval - self.short
                 # Keep to the beat; a round that came too late doesn't make the next one early.
                 due = max(due + step, loop.time() + 0.5 * step)
-            aims = list(self._aims) if whole else self._evidence.unseen(self._aims)
+            aims = list(self._aims) if whole else self._new(loop.time())
             if aims:
+                self._asked |= {aim.target.pod: loop.time() for aim in aims}
                 await self._round(aims, whole=whole)
             next_look = min(due, loop.time() + _RETRY) if self._evidence.unseen(self._aims) else due
             try:
@@ -90,6 +95,12 @@ class Rounds:
             except TimeoutError:
                 continue
             due = min(due, loop.time() + self.interval)
+
+    def _new(self, now: float) -> list[Aim]:
+        """Pods that have never answered and weren't asked just now: however often we are kicked, nobody is hammered."""
+        return [
+            aim for aim in self._evidence.unseen(self._aims) if now - self._asked.get(aim.target.pod, -inf) >= _RETRY
+        ]
 
     async def _round(self, aims: list[Aim], *, whole: bool) -> None:
         limit = min(_LONGEST, 0.8 * (self.short or self.interval))

@@ -115,6 +115,15 @@ def test_pods_that_can_t_answer_aren_t_asked_and_are_asked_anew_once_they_can(fi
     assert names(evidence.unseen(evidence.aims(arms(), 1, None))) == ["1-prefill-0", "1-decode-0"]
 
 
+@pytest.mark.parametrize("canary", [None, 2])
+def test_a_pod_that_has_answered_isn_t_new_at_the_next_look_whatever_its_role(canary: int | None) -> None:
+    evidence = Evidence({})
+    aims = evidence.aims(arms(), 1, canary)
+    assert evidence.unseen(aims) == aims
+    evidence.take(aims, [Scraped(aim.target) for aim in aims])
+    assert evidence.unseen(evidence.aims(arms(), 1, canary)) == []
+
+
 def test_tunings_are_kept_by_pod_and_silence_is_not_an_answer() -> None:
     evidence = Evidence({})
     aims = evidence.aims(arms(), 1, None)

@@ -150,6 +150,16 @@ def test_a_pod_that_doesn_t_answer_is_asked_again_soon_and_is_no_news() -> None:
     assert world.done == [False]
 
 
+def test_however_often_it_is_kicked_nobody_is_hammered() -> None:
+    async def script(world: World) -> None:
+        world.scraper.silent = {"a"}
+        for _ in range(300):
+            world.rounds.follow([aim("a")], 30.0)
+            await asyncio.sleep(0.01)
+
+    assert len(play(script).scraper.asked) <= 4
+
+
 def test_a_faster_beat_begins_now() -> None:
     async def script(world: World) -> None:
         world.rounds.follow([aim("a")], 30.0)
