@@ -6,6 +6,7 @@ import time
 from typing import Any, Final
 
 from tests.bed.api import Json
+from tests.bed.operator_process import OperatorProcess
 from tests.bed.processes import BedError
 from tests.bench.bars import Bar
 from tests.bench.deployed import IDLE, Deployed
@@ -79,7 +80,7 @@ def measure_idle(lab: Lab, seconds: float = 90.0) -> Measured:
     rules.append({"match": {"namespace": silent.namespace}} | IDLE)
     lab.play(*rules, traffic={"rate": 60})
     table: dict[str, Any] = {}
-    with lab.operator():
+    with lab.operator() as operator:
         for deployed in (unused, silent):
             deployed.apply()
         late.apply(analysis={"interval": "2s", "deadline": "20s"})
@@ -88,7 +89,10 @@ def measure_idle(lab: Lab, seconds: float = 90.0) -> Measured:
             deployed.change()
         for deployed in subjects.values():
             deployed.wait_event("weight", 60, routers=1)
+        before = _scrapes(operator)
         lab.pass_time(seconds)
+        pods = sum(sum(deployed.workloads().values()) for deployed in subjects.values())
+        scrapes = (_scrapes(operator) - before) / (pods * seconds / 2.0)
         for what, deployed in subjects.items():
             said = deployed.why()
             held = deployed.canary() == 2 and deployed.stable() == 1 and not deployed.rejected()
@@ -107,4 +111,12 @@ def measure_idle(lab: Lab, seconds: float = 90.0) -> Measured:
     lab.remove(*subjects.values())
     good = [what for what, row in table.items() if row["held"] and row["told"] and row["once used"]["promoted"]]
     bar = Bar.at_least("idle_held", len(good), "count", len(table), ", ".join(table.keys() - set(good)))
-    return Measured([bar], table)
+    # Nothing but the beat makes a scrape, and nothing but a scrape a look.
+    beat = Bar.at_most("idle_scrapes", scrapes, "a beat", 1.2)
+    return Measured([bar, beat], table)
+
+
+def _scrapes(operator: OperatorProcess) -> float:
+    """Pages that the operator has asked for so far."""
+    lines = operator.metrics().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("specdecode_scrapes_total{"))
