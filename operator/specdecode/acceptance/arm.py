@@ -13,6 +13,8 @@ from specdecode.acceptance.types import Arm, ArmEvidence, ArmSummary
 
 # Pods told apart within an arm; further ones share columns, which only makes groups of requests larger.
 MAX_PODS = 64
+TRIES = 5
+"""Times that the proxy of a router Pod sends a request before it is failed: once, and its retries."""
 
 
 class Columns:
@@ -95,14 +97,19 @@ class ArmWindow:
     def failures(self) -> tuple[float, float]:
         """Requests that ended and that failed since the last call.
 
-        The proxies' counts where the arm has any, else the engines'. A failed KV transfer is a failed request.
+        The proxies' counts where the arm has any, else the engines'. A failed KV transfer is a failed request, also
+        where the request was healed; a proxy has tried those that failed `TRIES` times, each of which may be one.
         """
         counted = self.routed if self.has_router else self._unjudged
         failed = sum(i.failed or 0.0 for i in counted)
         ended = sum(i.finished or 0.0 for i in counted) + failed
         transfers = sum(i.transfers_failed or 0.0 for i in self._unjudged)
         self.routed, self._unjudged = [], []
-        return max(ended, transfers), failed + min(transfers, max(ended, transfers) - failed)
+        if self.has_router:
+            transfers = max(0.0, transfers - TRIES * failed)
+        else:
+            ended = max(ended, transfers)
+        return ended, failed + min(transfers, ended - failed)
 
     def in_flight(self, now: float, stale_after: float) -> float:
         """Requests running on engines seen of late; without request counts, one for each engine that drafted."""

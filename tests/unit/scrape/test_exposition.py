@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from specdecode.acceptance import Sample
 from specdecode.acceptance.arm import ArmWindow
 from specdecode.acceptance.counters import Counters, Increment
+from specdecode.acceptance.types import Source
 from specdecode.scrape import BadPageError, EnginePage, engine_page, proxy_page
 from tests.unit.scrape import pages
 
@@ -183,3 +184,30 @@ def test_the_failing_share_is_that_of_all_answers(failed: int, answered: int) ->
     arm.has_router = True
     arm.routed.append(increment(Counters()))
     assert arm.failures() == (failed + answered, failed)
+
+
+@pytest.mark.parametrize(
+    ("routed", "engine", "transfers", "judged"),
+    [
+        ((0, 4), (0, 4), 20, (4, 4)),  # four requests, each tried five times
+        ((16, 4), (16, 0), 23, (20, 7)),  # and three were healed on their way
+        ((10, 0), (10, 0), 3, (10, 3)),
+        ((10, 0), (10, 0), 30, (10, 10)),
+        (None, (0, 0), 20, (20, 20)),  # no proxy, and engines that don't count what was refused
+        (None, (30, 0), 20, (30, 20)),
+    ],
+)
+def test_tries_of_one_request_are_one_failed_request(
+    routed: tuple[int, int] | None, engine: tuple[int, int], transfers: int, judged: tuple[int, int]
+) -> None:
+    def increment(source: Source, finished: int, failed: int, transfers: int) -> Increment:
+        return Increment(
+            5.0, 5.0, "canary", "uid", "0", source, 0.0, (), (), finished, failed, 0.0, None, None, float(transfers)
+        )
+
+    arm = ArmWindow("canary")
+    if routed is not None:
+        arm.has_router = True
+        arm.routed.append(increment("router", *routed, 0))
+    arm.take(increment("engine", *engine, transfers))
+    assert arm.failures() == judged

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdecode.acceptance.arm import TRIES
 from specdecode.api import SpecDecodeDeploymentStatus
 from specdecode.api.topology import GatewaySpec
 from specdecode.rollout.types import ArmTarget, Plan, RevisionRecord
 from specdecode.workload import controller_revision, desired, observe, preview, record, render
+from specdecode.workload.router import proxy_config
 from tests.unit.engine.specs import resource, spec
 
 GATEWAY = {"traffic.gateway": {"parentRefs": [{"name": "public"}]}}
@@ -241,3 +244,8 @@ def test_a_switch_of_the_entry_in_mid_canary_keeps_the_old_one_up() -> None:
     found = _desired(GATEWAY, *arms, split="Connection")
     assert ("Service", "demo") in found
     assert ("HTTPRoute", "demo") not in found
+
+
+def test_the_analysis_knows_how_often_the_proxy_tries() -> None:
+    retries = re.findall(r"num_retries: (\d+)", proxy_config(60))
+    assert [1 + int(n) for n in retries] == [TRIES]
