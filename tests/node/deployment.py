@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,21 +24,26 @@ KIND: Final = "SpecDecodeDeployment"
 NAME: Final = "tiny"
 
 
-def manifest(namespace: str, image: str) -> Json:
-    """1 prefill, 1 decode and 1 router Pod, steps 50 and 100 %, judged every 2 s.
+def manifest(namespace: str, image: str, *, prefill: int = 1, decode: int = 1) -> Json:
+    """One router Pod before some engines, steps 50 and 100 %, judged every 2 s.
 
     Args:
         namespace: of the resource.
         image: vLLM's, or the stand-in's.
+        prefill: Pods; 0 for aggregated serving.
+        decode: Pods.
     """
     real = image == VLLM
-    small = {"requests": {"cpu": "100m", "memory": "800Mi" if real else "20Mi"}}
+    small = {"requests": {"cpu": "100m" if real else "20m", "memory": "800Mi" if real else "20Mi"}}
     variables = {
         "OMP_NUM_THREADS": "1",
         "UCX_TLS": "tcp,self",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
+    engines = {"decode": {"replicas": decode, "resources": small, "drain": "30s"}}
+    if prefill:
+        engines["prefill"] = {"replicas": prefill, "resources": small, "drain": "30s"}
     return {
         "apiVersion": "specdecode.dev/v1alpha1",
         "kind": KIND,
@@ -66,12 +72,11 @@ def manifest(namespace: str, image: str) -> Json:
                 "env": [{"name": name, "value": value} for name, value in variables.items()] if real else [],
             },
             "topology": {
-                "prefill": {"replicas": 1, "resources": small, "drain": "30s"},
-                "decode": {"replicas": 1, "resources": small, "drain": "30s"},
+                **engines,
                 "router": {"replicas": 1, "policy": "round_robin", "requestTimeout": "60s"},
             },
             "rollout": {
-                "capacity": {"prefill": {"maxSurge": 1}, "decode": {"maxSurge": 1}},
+                "capacity": {role: {"maxSurge": 1} for role in engines},
                 "steps": [{"weight": 50}, {"weight": 100}],
                 "promotionDelay": "5s",
                 "analysis": {"interval": "2s", "minRequests": 10, "connectionSplit": "Trust"},
@@ -153,6 +158,12 @@ class Deployment:
         """Its Pods that are ready and not ending."""
         return [pod for pod in self.pods(role, revision) if is_true(pod, "Ready")]
 
+    def kill(self, role: str, revision: int | None = None) -> str:
+        """Takes a ready Pod away at once, without any grace; its name."""
+        name: str = self.ready(role, revision)[0]["metadata"]["name"]
+        self.node.kubectl("delete", "pod", name, "-n", self.namespace, "--force", "--grace-period=0")
+        return name
+
     def pods(self, role: str = "", revision: int | None = None) -> list[Json]:
         """Its Pods that aren't ending."""
         selector = [f"specdecode.dev/deployment={NAME}"]
@@ -193,6 +204,16 @@ class Deployment:
 
     def wait_ready(self, seconds: float = 600.0) -> None:
         self.wait("Ready", lambda: self.is_true("Ready"), seconds)
+
+
+@contextmanager
+def serving(node: Node, resource: Json) -> Iterator[Deployment]:
+    """A resource that is Ready; it is taken away at the end."""
+    deployment = Deployment(node, resource)
+    deployment.apply()
+    deployment.wait_ready(1200)
+    yield deployment
+    deployment.delete()
 
 
 def _merge(into: dict[str, Any], patch: Mapping[str, Any]) -> None:

@@ -36,13 +36,6 @@ def scale(deployment: Deployment, role: str, replicas: int) -> None:
     deployment.wait(f"{replicas} {role} Pods", reached, 180)
 
 
-def kill(deployment: Deployment, role: str) -> str:
-    """Takes a ready Pod of a role away at once, without any grace; its name."""
-    name: str = deployment.ready(role)[0]["metadata"]["name"]
-    deployment.node.kubectl("delete", "pod", name, "-n", deployment.namespace, "--force", "--grace-period=0")
-    return name
-
-
 def settle(load: Load, seconds: float = 5.0) -> None:
     """Traffic goes on for a while."""
     time.sleep(seconds)
@@ -69,7 +62,7 @@ def test_a_killed_engine_loses_only_what_was_inside(
     with load:
         settle(load)
         at = time.time()
-        kill(light, role)
+        light.kill(role)
         light.wait("another Pod", lambda: len(light.ready(role)) == 2, 120)
         settle(load)
     lost = load.failed()
@@ -87,7 +80,7 @@ def test_a_killed_router_loses_only_what_was_inside(
     with load:
         settle(load)
         at = time.time()
-        kill(light, "router")
+        light.kill("router")
         light.wait("another router", lambda: len(light.ready("router")) == 2, 120)
         settle(load)
     lost = load.failed()

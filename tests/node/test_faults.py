@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.bed.api import Json
-from tests.node import release
-from tests.node.deployment import Deployment
+from tests.node import models, release
+from tests.node.deployment import Deployment, manifest, serving
 from tests.node.load import Load
 from tests.node.models import BAD, Models
+from tests.node.node import Node
+from tests.node.product import VLLM
 from tests.node.settings import STAND_IN_IMAGE
+from tests.node.workshop import Workshop
 
 RATE = 10.0
 
@@ -81,3 +86,75 @@ def test_the_operator_dies_in_mid_canary(light: Deployment, load: Load) -> None:
         light.wait("the end of the canary", lambda: light.canary() is None and not light.pods(revision=2), 120)
     assert load.failed() == [], load.summary()
     assert load.wrong() == []
+
+
+@pytest.fixture
+def wide(operator: Node, workshop: Workshop, weights: Models) -> Iterator[Deployment]:
+    """4 prefill and 4 decode Pods, so that a canary of half the traffic has two of each; it stays there for a while."""
+    models.claim_all(operator, workshop.name, weights)
+    resource = manifest(workshop.name, STAND_IN_IMAGE, prefill=4, decode=4)
+    resource["spec"]["rollout"]["capacity"] = {role: {"maxSurge": 2} for role in ("prefill", "decode")}
+    resource["spec"]["rollout"]["steps"] = [{"weight": 50, "pause": {"duration": "20s"}}, {"weight": 100}]
+    with serving(operator, resource) as deployment:
+        yield deployment
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+@pytest.mark.parametrize("arm", ["stable", "canary"])
+def test_an_engine_dies_in_mid_canary(
+    wide: Deployment, weights: Models, arm: str, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was inside is lost, of which the streams that had begun can't be asked again; the change is promoted."""
+    with Load(wide.entry, "tiny", weights.good.cycle, rate=RATE) as load:
+        wide.change("second", {"speculation": {"depth": 2}})
+        wide.wait("the canary's answers", lambda: len(load.answered("second")) >= 10, 240)
+        at = time.time()
+        wide.kill(role, 1 if arm == "stable" else 2)
+        wide.wait("the promotion", lambda: wide.stable() == 2 and wide.is_true("Ready"), 600)
+    with capsys.disabled():
+        print(f"\nkilled {arm}'s {role} Pod, {at - load.outcomes[0].sent:.1f} s after the first: {load.summary()}")
+    assert wide.rejected() == {}
+    assert load.wrong() == []
+    assert all(lost.stream and lost.sent < at + 1 for lost in load.failed()), load.summary()
+
+
+def test_the_only_decode_pod_of_a_canary_dies(
+    light: Deployment, weights: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody can serve the canary's share: it fails until its routers are out of the entry, and stable has it all."""
+    light.adjust({"rollout": {"steps": [{"weight": 50, "pause": {"duration": "20s"}}, {"weight": 100}]}})
+    with Load(light.entry, "tiny", weights.good.cycle, rate=RATE) as load:
+        light.change("second", {"speculation": {"depth": 2}})
+        light.wait("the canary's answers", lambda: len(load.answered("second")) >= 10, 240)
+        at = time.time()
+        light.kill("decode", 2)
+        light.wait("an end", lambda: light.stable() == 2 or 2 in light.rejected(), 600)
+        told = light.why()
+    lost = load.failed()
+    last = max((found.sent for found in lost), default=at) - at
+    with capsys.disabled():
+        print(f"\nthe canary's decode Pod: {load.summary()}\nthe last was sent {last:.1f} s after it\n{told}")
+    assert load.wrong() == []
+    assert last < 10
+    # Failing requests are a verdict's business; nothing else may reject it.
+    assert light.rejected() in ({}, {2: "RequestsFailing"})
+
+
+def test_a_prefill_pod_of_vllm_dies_with_transfers_under_way(
+    vllm: Node, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models.claim_all(vllm, workshop.name, weights)
+    with (
+        serving(vllm, manifest(workshop.name, VLLM, prefill=2)) as tiny,
+        Load(tiny.entry, "tiny", weights.good.cycle, rate=3) as load,
+    ):
+        tiny.wait("answers", lambda: len(load.answered("first")) >= 30, 120)
+        at = time.time()
+        tiny.kill("prefill")
+        tiny.wait("another Pod", lambda: len(tiny.ready("prefill")) == 2, 300)
+        tiny.wait("more answers", lambda: load.answered("first")[-1].sent > at + 5, 60)
+    lost = load.failed()
+    with capsys.disabled():
+        print(f"\nkilled a prefill Pod of 2, {at - load.outcomes[0].sent:.1f} s after the first: {load.summary()}")
+    assert load.wrong() == []
+    assert all(found.stream and found.sent < at + 1 for found in lost)
