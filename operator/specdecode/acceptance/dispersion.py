@@ -40,7 +40,7 @@ DRAFT_NOISE = 2.0
 # Growth from one scale to the next, as a power of the growth before it: kappa levels off.
 _DAMPING = 0.8
 # Nats of evidence at which a Fail usually falls; what the uncertainty of kappa is priced at.
-_CAUTION = 5.0
+_CAUTION = 6.0
 # Scales at which an arm's own steps are compared: several requests come and go, and a fall is one step of many.
 _GUARD_SCALES = (1, 2, 3)
 # Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for.

@@ -34,6 +34,8 @@ RATES = np.array([0.1, 0.3, 0.6, 0.9])
 
 # Stable's last window, for the step in which it no longer serves.
 _LAST_SECONDS = 600.0
+# A window of at least this part of the canary's time can stand for all of it.
+_WHOLE = 0.1
 # Requests of a window in which they aren't counted.
 _MANY = 1e9
 
@@ -216,9 +218,15 @@ class Kernel:
         now: float,
     ) -> NDArray[np.bool_]:
         fires = np.zeros(information.shape, dtype=bool)
-        fires[:, 0] = self.length.whole_fails(measured.change[:, 0], information[:, 0], requests[:, 0])
+        # A start soon after the beginning can know more than the beginning itself: requests then weigh in more evenly,
+        # the latest not so little. Which one does rests on drafts and noise alone, so the look stays one look.
+        old = lengths[:-1] >= _WHOLE * lengths[0]
+        rows, best = np.arange(len(fires)), np.where(old, information[:, :-1], -1.0).argmax(axis=1)
+        fires[rows, best] = self.length.whole_fails(
+            measured.change[rows, best], information[rows, best], requests[rows, best]
+        )
         later = slice(1, lengths.size - 1)
-        fires[:, later] = self.length.later_fails(
+        fires[:, later] |= self.length.later_fails(
             measured.change[:, later],
             information[:, later],
             requests[:, later],

@@ -18,12 +18,12 @@ from specdecode.acceptance.ladder import Sums
 from specdecode.acceptance.planned import Plan, beyond, level, ratio
 
 # Shifts beyond the margin, in margins, that Fail is planned for: falls of two and of four margins above all.
-FALLS = {6.0: 0.04, 3.0: 0.45, 1.0: 0.45, 0.6: 0.06}
+FALLS = {6.0: 0.04, 3.0: 0.52, 1.0: 0.4, 0.6: 0.04}
 # The same for Pass; 1 is a canary as good as stable.
 GAINS = {1.5: 0.1, 1.0: 0.9}
-# The part of a step's error for those planned looks; the rest goes to likelihood ratios that are watched at every look,
-# for a canary that missed them narrowly or is a little worse, each with its share.
-PLANNED_SHARE = 0.8
+# The part of a step's error for those planned looks, and for likelihood ratios that are watched at every look, for a
+# canary that missed them narrowly or is a little worse, each with its share; the rest is kept as for Fail, below.
+PLANNED_SHARE, WATCHED_SHARE = 0.8, 0.16
 WATCHED_GAINS = {1.0: 0.6, 0.55: 0.4}
 # Shares of the length test's error for the window from the canary's beginning and for the later starts; the rest is
 # kept for what the normal law gets wrong where requests are few.
@@ -144,7 +144,7 @@ def awaited_information(margin: float, error: float, change: float, information:
 
 def _watched(gain: float, error: float) -> float:
     """The log likelihood ratio at which a watched gain passes: by Wald's bound it is ever reached with that error."""
-    return -log((1.0 - PLANNED_SHARE) * error * WATCHED_GAINS[gain])
+    return -log(WATCHED_SHARE * error * WATCHED_GAINS[gain])
 
 
 def tempered(z: Array, requests: Array) -> Array:
