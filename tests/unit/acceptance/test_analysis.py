@@ -38,7 +38,7 @@ def kinds(verdicts: list[Verdict]) -> set[VerdictKind]:
 
 
 def test_an_equal_canary_passes_with_numbers() -> None:
-    verdicts = play(Fleet(1, Behaviour(running=60), Behaviour(running=60)), start(), 200)
+    verdicts = play(Fleet(1, Behaviour(running=60), Behaviour(running=60)), start(), 400)
     assert VerdictKind.FAIL not in kinds(verdicts)
     last = verdicts[-1]
     assert last.kind is VerdictKind.PASS
