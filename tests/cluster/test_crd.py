@@ -158,7 +158,16 @@ def _sample(node: dict[str, Any], numbers: Iterator[int] | None = None) -> Any:
         case "boolean":
             return True
         case _:
+            if node.get("format") == "date-time":
+                return f"2026-01-01T00:00:{next(numbers) % 60:02}Z"
             return node["enum"][0] if "enum" in node else f"text {next(numbers)}"
+
+
+def test_a_status_with_an_unreadable_time_is_refused(server: Bed) -> None:
+    server.api.create(changed({"metadata.name": "timeless", "metadata.namespace": NAMESPACE}))
+    status = {"rollout": {"startedAt": "yesterday"}}
+    with pytest.raises(ApiError, match=r"status\.rollout\.startedAt.*date-time"):
+        server.api.merge("SpecDecodeDeployment", NAMESPACE, "timeless", {"status": status}, "status")
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)

@@ -12,14 +12,35 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 PERCENT_PATTERN: Final = r"^(100(\.0{1,3})?|[0-9]{1,2}(\.[0-9]{1,3})?)%$"
 COUNT_OR_PERCENT_PATTERN: Final = r"^(100|[0-9]{1,2})%$"
 
+
+def timestamp(unix: float) -> str:
+    """Unix seconds as an RFC 3339 time in UTC with whole seconds, as Kubernetes writes them."""
+    return datetime.fromtimestamp(int(unix), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def unix(written: str) -> float:
+    """Unix seconds of an RFC 3339 time.
+
+    Raises:
+        ValueError: the text is no such time.
+    """
+    return datetime.fromisoformat(written).timestamp()
+
+
+def _is_time(written: str) -> str:
+    unix(written)
+    return written
+
+
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32)]
+Timestamp = Annotated[str, AfterValidator(_is_time), Field(max_length=32, json_schema_extra={"format": "date-time"})]
 Percent = Annotated[str, Field(pattern=PERCENT_PATTERN, max_length=8)]
 CountOrPercent = (
     Annotated[int, Field(ge=0, le=1024)] | Annotated[str, Field(pattern=COUNT_OR_PERCENT_PATTERN, max_length=4)]
@@ -93,20 +114,6 @@ def seconds(duration: str) -> float:
     if not re.fullmatch(DURATION_PATTERN, duration):
         raise ValueError(f"{duration!r} is no duration; write one such as 30s, 5m or 1h30m")
     return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", duration))
-
-
-def timestamp(unix: float) -> str:
-    """Unix seconds as an RFC 3339 time in UTC with whole seconds, as Kubernetes writes them."""
-    return datetime.fromtimestamp(int(unix), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def unix(written: str) -> float:
-    """Unix seconds of an RFC 3339 time.
-
-    Raises:
-        ValueError: the text is no such time.
-    """
-    return datetime.fromisoformat(written).timestamp()
 
 
 def fraction(percent: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from .base import ApiModel, listed_by
+from .base import ApiModel, Timestamp, listed_by
 
 LONGEST_MESSAGE: Final = 32768
 """Characters of a condition's message."""
@@ -24,7 +24,7 @@ class Condition(ApiModel):
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: str = Field(max_length=1024, description="Constant that says why, in CamelCase.")
     message: str = Field(default="", max_length=LONGEST_MESSAGE, description="One sentence for a person.")
-    last_transition_time: str = Field(max_length=32, description="When status last changed.")
+    last_transition_time: Timestamp = Field(description="When status last changed.")
     observed_generation: int = Field(default=0, description="metadata.generation that this is about.")
 
 
@@ -46,7 +46,7 @@ class RejectedRevision(ApiModel):
     revision: int = Field(description="Number of the revision.")
     reason: str = Field(description="Constant that says why.")
     message: str = Field(default="", description="One sentence with the numbers.")
-    at: str = Field(description="When it was rolled back.")
+    at: Timestamp = Field(description="When it was rolled back.")
     attempts: int = Field(default=1, description="How often it was rejected.")
 
 
@@ -57,7 +57,7 @@ class FailureStatus(ApiModel):
     message: str = Field(default="", description="One sentence with the numbers.")
     by_errors: bool = Field(default=False, description="Whether all its traffic is taken at once.")
     reject: bool = Field(default=True, description="Whether the revision is rejected for it.")
-    at: str = Field(description="When it was decided.")
+    at: Timestamp = Field(description="When it was decided.")
 
 
 class RolloutStatus(ApiModel):
@@ -68,14 +68,16 @@ class RolloutStatus(ApiModel):
     )
     step: int = Field(default=0, description="Step, counted from 1; 0 outside a canary.")
     steps: int = Field(default=0, description="Number of steps.")
-    started_at: str | None = Field(default=None, description="When the canary began.")
-    step_started_at: str | None = Field(default=None, description="When this step's weight was reached.")
-    step_passed_at: str | None = Field(default=None, description="When this step's analysis passed.")
-    progress_at: str | None = Field(default=None, description="When a Pod last became ready, or the canary began.")
+    started_at: Timestamp | None = Field(default=None, description="When the canary began.")
+    step_started_at: Timestamp | None = Field(default=None, description="When this step's weight was reached.")
+    step_passed_at: Timestamp | None = Field(default=None, description="When this step's analysis passed.")
+    progress_at: Timestamp | None = Field(
+        default=None, description="When a Pod last became ready, or the canary began."
+    )
     best_ready: int = Field(default=0, description="Most ready Pods that the canary had since then.")
     passes: int = Field(default=0, description="Steps whose analysis passed on evidence.")
     failure: FailureStatus | None = Field(default=None, description="Set while the canary is being taken away.")
-    held_until: str | None = Field(
+    held_until: Timestamp | None = Field(
         default=None, description="After a rollback that rejected nothing: not tried again before this time."
     )
 
@@ -105,7 +107,7 @@ class VerdictStatus(ApiModel):
     verdict: Literal["Pass", "Fail", "Inconclusive", "NoData"] = Field(description="What the evidence says.")
     reason: str = Field(description="Constant that says why.")
     message: str = Field(default="", description="One sentence with the numbers.")
-    at: str = Field(description="When it was reached.")
+    at: Timestamp = Field(description="When it was reached.")
 
 
 class TuningStatus(ApiModel):

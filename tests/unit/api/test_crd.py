@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import pytest
 import yaml
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from specdecode.api import crd
+from specdecode.api import SpecDecodeDeploymentStatus, crd
 
 
 def _nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -70,6 +70,23 @@ def test_defaults_reach_nested_fields() -> None:
         required = named in NODES[above.rpartition(".")[0]].get("required", ())
         optional = above in (".spec.topology.prefill", ".spec.model.source.volume")
         assert "default" in parent or required or optional, path
+
+
+def test_every_time_in_status_is_one_for_the_api_server() -> None:
+    times = {path for path, node in NODES.items() if path.startswith(".status") and _is_time(path, node)}
+    assert len(times) >= 8
+    assert {path for path, node in NODES.items() if node.get("format") == "date-time"} == times
+
+
+def _is_time(path: str, node: dict[str, Any]) -> bool:
+    name = path.rpartition(".")[2]
+    return name == "at" or name.endswith(("At", "Time", "Until"))
+
+
+@pytest.mark.parametrize("written", ["", "yesterday", "2026-13-01T00:00:00Z"])
+def test_an_unreadable_time_in_status_is_named(written: str) -> None:
+    with pytest.raises(ValidationError, match=r"rollout\.startedAt"):
+        SpecDecodeDeploymentStatus.model_validate({"rollout": {"startedAt": written}})
 
 
 def test_status_has_no_default() -> None:

@@ -213,10 +213,15 @@ async def test_an_edit_between_seeing_and_writing_makes_the_plan_anew(world: Wor
 @pytest.mark.parametrize(
     ("old", "new", "rollbacks", "promotions"),
     [
-        ({"canary": {"revision": 2}}, {"rollout": {"failure": {"reason": "Fell", "at": "x"}}}, 1.0, None),
         (
-            {"rollout": {"failure": {"reason": "Fell", "at": "x"}}},
-            {"rollout": {"failure": {"reason": "Fell", "at": "x"}}},
+            {"canary": {"revision": 2}},
+            {"rollout": {"failure": {"reason": "Fell", "at": "2026-01-01T00:00:00Z"}}},
+            1.0,
+            None,
+        ),
+        (
+            {"rollout": {"failure": {"reason": "Fell", "at": "2026-01-01T00:00:00Z"}}},
+            {"rollout": {"failure": {"reason": "Fell", "at": "2026-01-01T00:00:00Z"}}},
             None,
             None,
         ),

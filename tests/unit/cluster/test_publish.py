@@ -11,10 +11,12 @@ STATUS: dict[str, Any] = {
     "stable": {"revision": 1},
     "canary": {"revision": 2},
     "weight": {"asked": 50, "reached": 25},
-    "verdict": {"revision": 2, "verdict": "Inconclusive", "reason": "NotEnoughEvidence", "at": "x"},
+    "verdict": {"revision": 2, "verdict": "Inconclusive", "reason": "NotEnoughEvidence", "at": "2026-01-01T00:00:00Z"},
     "baseline": {"revision": 1, "length": "3.49"},
     "tunings": [{"role": "decode", "revision": 1, "depth": "3"}, {"role": "decode", "revision": 2, "depth": "4"}],
-    "conditions": [{"type": "Ready", "status": "False", "reason": "Analysing", "lastTransitionTime": "x"}],
+    "conditions": [
+        {"type": "Ready", "status": "False", "reason": "Analysing", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    ],
 }
 SUMMARIES = {
     1: {"length": 3.5, "positions": (0.9, 0.8), "drafts": 100.0, "requests": 5.0, "interval": None},
