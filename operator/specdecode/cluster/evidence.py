@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from specdecode.acceptance import (
     Analysis,
@@ -32,6 +32,7 @@ from specdecode.scrape import Scraped, Target
 
 from .recent import Recent
 
+T = TypeVar("T")
 log: Final = logging.getLogger(__name__)
 
 
@@ -145,11 +146,7 @@ class Evidence:
             )
 
         self.verdict, self._begun = None, None
-        try:
-            self._analysis = start(saved["state"] if same and isinstance(saved, dict) else None)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            log.warning("the saved evidence can't be read, the analysis starts afresh: %r", error)
-            self._analysis = start(None)
+        self._analysis = _resumed("evidence", start, saved.get("state") if same and isinstance(saved, dict) else None)
         # What was scraped before the canary had an analysis is where its counters begin.
         arms: dict[int | None, Arm] = {target.stable: "stable", target.canary: "canary"}
         origins = [_in_arm(sample, arms[revision]) for revision, sample in self._newest.values() if revision in arms]
@@ -160,11 +157,7 @@ class Evidence:
         cadence = (policy.guard_interval, policy.short_interval)
         if self._history is None or (self._history.interval, self._history.short) != cadence:
             past = self._history.state() if self._history is not None else self._read("history", None)
-            try:
-                self._history = History(*cadence, state=past)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
-                log.warning("the saved history can't be read, it starts afresh: %r", error)
-                self._history = History(*cadence)
+            self._history = _resumed("history", lambda state: History(*cadence, state=state), past)
         if stable == self._guarded or stable is None:
             self._guarded = stable
             return
@@ -176,13 +169,14 @@ class Evidence:
         if baseline is not None and baseline.revision == stable and baseline.length:
             known = Baseline(tuple(map(float, baseline.positions)), float(baseline.length), float(baseline.drafts))
         self.suspicion = None
-        try:
-            self._guard = Guard(policy, now=now, baseline=known, state=saved if first else None)
-            if first and saved is not None:
-                self.suspicion = self._guard.look(now)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            log.warning("the guard's saved state can't be read, it starts afresh: %r", error)
-            self._guard = Guard(policy, now=now, baseline=known)
+
+        def start(state: Mapping[str, Any] | None) -> Guard:
+            guard = Guard(policy, now=now, baseline=known, state=state)
+            if state is not None:
+                self.suspicion = guard.look(now)
+            return guard
+
+        self._guard = _resumed("guard", start, saved if first else None)
 
     def _read(self, name: str, revision: int | None) -> Mapping[str, Any] | None:
         saved = self._saved.get(name)
@@ -301,6 +295,15 @@ class Evidence:
         if self._guard is not None and self._guarded is not None:
             saved["guard"] = {"revision": self._guarded, "state": self._guard.state()}
         return saved
+
+
+def _resumed(what: str, start: Callable[[Mapping[str, Any] | None], T], state: Mapping[str, Any] | None) -> T:
+    """What ``start`` makes of a saved state, or of none where that can't be read."""
+    try:
+        return start(state)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        log.warning("the saved %s can't be read, it starts afresh: %r", what, error)
+        return start(None)
 
 
 def _present(arms: Mapping[int, ArmObserved], uid: str) -> bool:
