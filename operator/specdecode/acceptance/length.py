@@ -1,8 +1,8 @@
 """Fail and Pass by acceptance length, from its change and information in the windows that end now.
 
-The window from the canary's beginning is judged at planned looks (``planned.py``), and so is a step's own window for
-Pass. Later starts are judged at every look, for falls that begin late: each planned size has a likelihood ratio of its
-own, against a bound that rests on how many windows of that length, unlike each other, a period has.
+The window that knows most of the canary's time is judged at planned looks (``planned.py``), and so is a step's own
+window for Pass. Later starts are judged at every look, for falls that begin late: each planned size has a likelihood
+ratio of its own, against a bound that rests on how many windows of that length, unlike each other, a period has.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GAINS = {1.5: 0.1, 1.0: 0.9}
 # canary that missed them narrowly or is a little worse, each with its share; the rest is kept as for Fail, below.
 PLANNED_SHARE, WATCHED_SHARE = 0.8, 0.16
 WATCHED_GAINS = {1.0: 0.6, 0.55: 0.4}
-# Shares of the length test's error for the window from the canary's beginning and for the later starts; the rest is
-# kept for what the normal law gets wrong where requests are few.
+# Shares of the length test's error for the planned looks and for the later starts; the rest is kept for what the
+# normal law gets wrong where requests are few.
 WHOLE_SHARE, LATER_SHARE = 0.68, 0.26
 # The same for later starts.
 LATER_FALLS = {3.0: 0.47, 1.0: 0.47, 0.6: 0.06}
@@ -167,7 +167,7 @@ class LengthTest:
         self._fail = Plan(margin, FALLS, WHOLE_SHARE * error)
         self._pass = Plan(margin, GAINS, PLANNED_SHARE * pass_error)
         self._watched = {gain: _watched(gain, pass_error) for gain in WATCHED_GAINS}
-        # The most information that the canary's whole window, and the step's, have been judged with.
+        # The most information that the canary, and the step, have been judged with.
         self.judged: Array = np.zeros(runs)
         self.judged_step: Array = np.zeros(runs)
 
@@ -189,7 +189,7 @@ class LengthTest:
         return fires
 
     def whole_fails(self, change: Array, information: Array, requests: Array) -> NDArray[np.bool_]:
-        """Whether the window from the canary's beginning, of so many requests, fails."""
+        """Whether the window that knows most, of so many requests, fails."""
         z = tempered(-(change + self._margin) * np.sqrt(information), requests)
         fires = self._fail.fires(z, information, self.judged)
         self.judged = np.maximum(self.judged, information)
