@@ -164,13 +164,13 @@ class Deployment:
         self.node.kubectl("delete", "pod", name, "-n", self.namespace, "--force", "--grace-period=0")
         return name
 
-    def pods(self, role: str = "", revision: int | None = None) -> list[Json]:
-        """Its Pods that aren't ending."""
+    def pods(self, role: str = "", revision: int | None = None, *, ending: bool = False) -> list[Json]:
+        """Its Pods that aren't ending, or those that are."""
         selector = [f"specdecode.dev/deployment={NAME}"]
         selector += [f"specdecode.dev/role={role}"] if role else []
         selector += [f"specdecode.dev/revision={revision}"] if revision else []
         found = self.node.api.list("Pod", self.namespace, ",".join(selector))
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [pod for pod in found if ("deletionTimestamp" in pod["metadata"]) is ending]
 
     def why(self) -> str:
         """What `kubectl specdecode why` says."""

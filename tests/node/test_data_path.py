@@ -103,6 +103,33 @@ def test_a_deleted_router_loses_nothing(light: Deployment, load: Load) -> None:
     assert load.wrong() == []
 
 
+def test_ending_pods_stay_as_long_as_their_requests(
+    light: Deployment, weights: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A promotion under long requests: each Pod of the old revision ends when its last one has, far below its grace."""
+    ending: dict[str, list[float]] = {}
+
+    def promoted() -> bool:
+        now, left = time.time(), light.pods(ending=True)
+        for pod in left:
+            ending.setdefault(pod["metadata"]["name"], [now, now])[1] = now
+        return light.stable() == 2 and light.is_true("Ready") and not left
+
+    with Load(light.entry, "tiny", weights.good.cycle, rate=3, tokens=900) as load:
+        light.wait("answers", lambda: len(load.outcomes) >= 10, 60)
+        light.change("second", {"speculation": {"depth": 2}})
+        light.wait("the promotion", promoted, 600)
+    stays = {name: last - first for name, (first, last) in ending.items()}
+    slowest = max(found.done - found.sent for found in load.outcomes)
+    with capsys.disabled():
+        print(f"\n{load.summary()}\nended in s: " + ", ".join(f"{name} {stay:.0f}" for name, stay in stays.items()))
+    assert load.failed() == [], load.summary()
+    assert load.wrong() == []
+    assert len(stays) >= 3, "prefill, decode and router of the old revision"
+    assert slowest > 4, "requests are too short to tell"
+    assert max(stays.values()) < slowest + 10
+
+
 def test_serving_needs_no_api_server(light: Deployment, load: Load) -> None:
     server = light.node.process("kube-apiserver")
     with load:

@@ -15,6 +15,7 @@ import pydantic
 
 from specdecode.acceptance import Policy
 from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentStatus, timestamp
+from specdecode.rollout import reasons
 from specdecode.rollout.planner import plan as decide
 from specdecode.rollout.types import EventNote, Plan, Snapshot
 from specdecode.scrape import Scraper
@@ -172,6 +173,9 @@ class Controller:
             )
 
         snap = see()
+        if await self._restore(raw, resource, tracked, snap):
+            self._queue.add_after(key, _STALE)
+            return
         plan = decide(snap)
         tracked.seen = (snap, plan)
         stable = plan.status.stable
@@ -216,6 +220,25 @@ class Controller:
         for delay in (plan.requeue_after, due - now if due is not None else None, NUMBERS):
             if delay is not None:
                 self._queue.add_after(key, max(delay, _STALE))
+
+    async def _restore(self, raw: Object, resource: SpecDecodeDeployment, tracked: Tracked, snap: Snapshot) -> bool:
+        """Write records that were deleted under a living revision again, as long as we remember them; whether any was.
+
+        Without its record a revision can't be written: stable could neither grow nor shrink.
+        """
+        if tracked.seen is None:
+            return False
+        before, plan = tracked.seen
+        living = {arm.revision for arm in (plan.status.stable, plan.status.canary) if arm is not None}
+        living -= {record.number for record in snap.records}
+        restored = False
+        for record in (record for record in before.records if record.number in living):
+            outcome = await self._executor.record(controller_revision(resource, record))
+            if not outcome.errors:
+                restored = True
+                note = f"The record of revision {record.number} was deleted under it and is written again"
+                self._recorder.record(raw, EventNote("Warning", reasons.RECORD_RESTORED, note))
+        return restored
 
     async def _carry_out(
         self, key: Key, raw: Object, resource: SpecDecodeDeployment, plan: Plan, snap: Snapshot

@@ -28,6 +28,7 @@ IMAGES_DIFFER: Final = "ImagesDiffer"
 
 # What happened.
 REVISION_RECORDED: Final = "RevisionRecorded"
+RECORD_RESTORED: Final = "RecordRestored"
 REPLACED: Final = "RevisionReplaced"
 CANARY_STARTED: Final = "CanaryStarted"
 CANARY_DROPPED: Final = "CanaryDropped"

@@ -140,6 +140,23 @@ async def test_a_revision_is_recorded_before_its_objects_and_status_comes_last(w
     assert world.notes.told[0].reason == "RevisionRecorded"
 
 
+async def test_a_living_revision_s_record_that_was_deleted_is_written_again(world: World) -> None:
+    world.put()
+    await world.settle()
+    for _ in range(2):
+        world.pods()
+        await world.settle()
+    place = ("ControllerRevision", "a", "glm-1")
+    before = world.client.objects.pop(place)
+    world.store.remove(before["metadata"]["uid"], str(world.client.serial + 1))
+    world.client.writes.clear()
+    await world.settle()
+    assert world.client.objects[place]["data"] == before["data"]
+    assert world.client.writes == [("create", "ControllerRevision", "glm-1")]
+    assert world.notes.told[-1].reason == "RecordRestored"
+    assert world.condition("Ready")[0] == "True"
+
+
 async def test_what_was_written_down_is_the_spec_as_it_stands_not_today_s_defaults(world: World) -> None:
     world.put()
     await world.settle()
