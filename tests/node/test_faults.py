@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -88,32 +87,33 @@ def test_the_operator_dies_in_mid_canary(light: Deployment, load: Load) -> None:
     assert load.wrong() == []
 
 
-@pytest.fixture
-def wide(operator: Node, workshop: Workshop, weights: Models) -> Iterator[Deployment]:
-    """4 prefill and 4 decode Pods, so that a canary of half the traffic has two of each; it stays there for a while."""
-    models.claim_all(operator, workshop.name, weights)
-    resource = manifest(workshop.name, STAND_IN_IMAGE, prefill=4, decode=4)
-    resource["spec"]["rollout"]["capacity"] = {role: {"maxSurge": 2} for role in ("prefill", "decode")}
-    resource["spec"]["rollout"]["steps"] = [{"weight": 50, "pause": {"duration": "20s"}}, {"weight": 100}]
-    with serving(operator, resource) as deployment:
-        yield deployment
-
-
 @pytest.mark.parametrize("role", ["decode", "prefill"])
 @pytest.mark.parametrize("arm", ["stable", "canary"])
 def test_an_engine_dies_in_mid_canary(
-    wide: Deployment, weights: Models, arm: str, role: str, capsys: pytest.CaptureFixture[str]
+    operator: Node,
+    workshop: Workshop,
+    weights: Models,
+    arm: str,
+    role: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What was inside is lost, of which the streams that had begun can't be asked again; the change is promoted."""
-    with Load(wide.entry, "tiny", weights.good.cycle, rate=RATE) as load:
-        wide.change("second", {"speculation": {"depth": 2}})
-        wide.wait("the canary's answers", lambda: len(load.answered("second")) >= 10, 240)
+    """What was inside is lost, of which the streams that had begun can't be asked again; the change is promoted.
+
+    Of four such Pods a canary of half the traffic has two.
+    """
+    models.claim_all(operator, workshop.name, weights)
+    resource = manifest(workshop.name, STAND_IN_IMAGE, **{"prefill": 1, "decode": 1, role: 4})
+    resource["spec"]["rollout"]["capacity"][role] = {"maxSurge": 2}
+    resource["spec"]["rollout"]["steps"] = [{"weight": 50, "pause": {"duration": "20s"}}, {"weight": 100}]
+    with serving(operator, resource) as tiny, Load(tiny.entry, "tiny", weights.good.cycle, rate=RATE) as load:
+        tiny.change("second", {"speculation": {"depth": 2}})
+        tiny.wait("the canary's answers", lambda: len(load.answered("second")) >= 10, 240)
         at = time.time()
-        wide.kill(role, 1 if arm == "stable" else 2)
-        wide.wait("the promotion", lambda: wide.stable() == 2 and wide.is_true("Ready"), 600)
+        tiny.kill(role, 1 if arm == "stable" else 2)
+        tiny.wait("the promotion", lambda: tiny.stable() == 2 and tiny.is_true("Ready"), 600)
+        assert tiny.rejected() == {}
     with capsys.disabled():
         print(f"\nkilled {arm}'s {role} Pod, {at - load.outcomes[0].sent:.1f} s after the first: {load.summary()}")
-    assert wide.rejected() == {}
     assert load.wrong() == []
     assert all(lost.stream and lost.sent < at + 1 for lost in load.failed()), load.summary()
 
