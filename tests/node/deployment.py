@@ -73,7 +73,13 @@ def manifest(namespace: str, image: str, *, prefill: int = 1, decode: int = 1) -
             },
             "topology": {
                 **engines,
-                "router": {"replicas": 1, "policy": "round_robin", "requestTimeout": "60s"},
+                "router": {
+                    "replicas": 1,
+                    "policy": "round_robin",
+                    "requestTimeout": "60s",
+                    # More than an engine's: two processors have to do for all.
+                    "resources": {"requests": {"cpu": "200m"}},
+                },
             },
             "rollout": {
                 "capacity": {role: {"maxSurge": 1} for role in engines},

@@ -139,7 +139,8 @@ class Load:
                     pieces = _pieces(await answer.text(), stream)
                     got = [token for piece in pieces for token in _tokens(piece)]
                     revision = next((str(p["system_fingerprint"]) for p in pieces if p.get("system_fingerprint")), "")
-                    if len(got) < len(question.answer):
+                    failure = next((_told(p["error"]) for p in pieces if "error" in p), "")
+                    if not failure and len(got) < len(question.answer):
                         failure = f"cut after {len(got)} tokens"
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             failure = f"{type(error).__name__}: {error}"
@@ -180,6 +181,12 @@ def _pieces(text: str, stream: bool) -> list[dict[str, Any]]:
         return [json.loads(text)]
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def _told(error: Any) -> str:
+    """An error within an answer that began as a good one."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return f"{code or 'error'} in a stream: {error}"[:300]
 
 
 def _tokens(piece: dict[str, Any]) -> list[int]:

@@ -23,7 +23,8 @@ VALUES: Final = {
     "routerImage.registry": "localhost",
     "image.tag": OPERATOR.rpartition(":")[2],
     "routerImage.tag": ROUTER.rpartition(":")[2],
-    # Long enough that a busy machine doesn't end it.
+    # Two processors for all engines: the operator comes before them, and a late renewal doesn't end it.
+    "resources.requests.cpu": "500m",
     "leaderElection.durationSeconds": "40",
 }
 
