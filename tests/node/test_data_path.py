@@ -117,7 +117,7 @@ def test_ending_pods_stay_as_long_as_their_requests(
 
     with Load(light.entry, "tiny", weights.good.cycle, rate=3, tokens=900) as load:
         light.wait("answers", lambda: len(load.outcomes) >= 10, 60)
-        light.change("second", {"speculation": {"depth": 2}})
+        light.change("second", {})
         light.wait("the promotion", promoted, 600)
     stays = {name: last - first for name, (first, last) in ending.items()}
     slowest = max(found.done - found.sent for found in load.outcomes)

@@ -106,7 +106,7 @@ def test_an_engine_dies_in_mid_canary(
     resource["spec"]["rollout"]["capacity"][role] = {"maxSurge": 2}
     resource["spec"]["rollout"]["steps"] = [{"weight": 50, "pause": {"duration": "20s"}}, {"weight": 100}]
     with serving(operator, resource) as tiny, Load(tiny.entry, "tiny", weights.good.cycle, rate=RATE) as load:
-        tiny.change("second", {"speculation": {"depth": 2}})
+        tiny.change("second", {})
         tiny.wait("the canary's answers", lambda: len(load.answered("second")) >= 10, 240)
         at = time.time()
         tiny.kill(role, 1 if arm == "stable" else 2)
@@ -124,7 +124,7 @@ def test_the_only_decode_pod_of_a_canary_dies(
     """Nobody can serve the canary's share: it fails until its routers are out of the entry, and stable has it all."""
     light.adjust({"rollout": {"steps": [{"weight": 50, "pause": {"duration": "20s"}}, {"weight": 100}]}})
     with Load(light.entry, "tiny", weights.good.cycle, rate=RATE) as load:
-        light.change("second", {"speculation": {"depth": 2}})
+        light.change("second", {})
         light.wait("the canary's answers", lambda: len(load.answered("second")) >= 10, 240)
         at = time.time()
         light.kill("decode", 2)
