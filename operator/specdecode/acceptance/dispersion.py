@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 # What the neighbouring scales count for, in batches, beside a scale's own.
 _PRIOR_BATCHES = 12.0
 # Batches of one scale without which nothing is known: a handful can seem calm by chance.
-_LEAST_BATCHES = 24.0
+_LEAST_BATCHES = 36.0
 # Where a short scale has too few batches of its own, kappa is taken to rise with W to this power below the first
 # scale that has: between the 0 of noise in single drafts and the 1 of requests that outlast the window.
 _SHORTER = 0.5
@@ -40,7 +40,7 @@ DRAFT_NOISE = 2.0
 # Growth from one scale to the next, as a power of the growth before it: kappa levels off.
 _DAMPING = 0.8
 # Nats of evidence at which a Fail usually falls; what the uncertainty of kappa is priced at.
-_CAUTION = 6.0
+_CAUTION = 5.0
 # Scales at which an arm's own steps are compared: several requests come and go, and a fall is one step of many.
 _GUARD_SCALES = (1, 2, 3)
 # Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for.
