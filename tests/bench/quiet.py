@@ -18,7 +18,7 @@ NOISE: Final = {"acceptance": [0.85, 0.7, 0.55], "concentration": 3, "draftRate"
 TRAFFIC: Final = {"rate": 6, "life": {"median": 5, "sigma": 1.0}}
 
 
-def measure_quiet(lab: Lab, resources: int = 20, seconds: float = 600.0, settle: float = 60.0) -> Measured:
+def measure_quiet(lab: Lab, resources: int = 20, seconds: float = 600.0, settle: float = 340.0) -> Measured:
     """Resources of 6 Pods under noisy traffic, nothing changing; every write but the Lease's is looked at.
 
     Args:

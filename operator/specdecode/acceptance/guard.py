@@ -67,6 +67,15 @@ class Guard:
                 self._baseline = Baseline(summary.positions, summary.length, summary.drafts)
             arm.begin_step()
             self._began = now
+        elif arm.drafts > 0.0 and self._last.reason is Reason.NO_TRAFFIC:
+            stretch = explain.duration(_INTERVALS * policy.guard_interval)
+            self._last = Suspicion(
+                False,
+                Reason.NOT_ENOUGH_EVIDENCE,
+                f"Watched; the first word comes after {stretch} with {policy.min_requests} requests.",
+                None,
+                None,
+            )
         return self._last
 
     def baseline(self) -> Baseline | None:

@@ -25,6 +25,16 @@ def test_a_steady_revision_is_not_suspected_and_sets_a_baseline() -> None:
     assert len(base.positions) == 3
 
 
+def test_before_its_first_word_it_says_what_it_waits_for() -> None:
+    fleet, guard = Fleet(1, Behaviour(), Behaviour()), Guard(Policy(), now=0.0)
+    assert guard.look(0.0).reason is Reason.NO_TRAFFIC
+    assert watch(guard, fleet, 9) == {Reason.NO_TRAFFIC, Reason.NOT_ENOUGH_EVIDENCE}
+    waiting = guard.look(fleet.now)
+    assert (waiting.suspected, waiting.reason) == (False, Reason.NOT_ENOUGH_EVIDENCE)
+    assert "5 min" in waiting.message
+    assert watch(guard, fleet, 1) == {Reason.ACCEPTANCE_HELD}
+
+
 def test_a_collapse_after_promotion_is_a_suspicion_also_after_a_restart() -> None:
     fleet, guard = Fleet(2, Behaviour(), Behaviour()), Guard(Policy(), now=0.0)
     watch(guard, fleet, 30)
