@@ -27,8 +27,8 @@ Array = NDArray[np.float64]
 
 # What the neighbouring scales count for, in batches, beside a scale's own.
 _PRIOR_BATCHES = 12.0
-# Batches of one scale without which nothing is known: fewer can seem calm by chance, and longer ones aren't told yet.
-_LEAST_BATCHES = 68.0
+# Batches of one scale without which nothing is known: a handful can seem calm by chance.
+_LEAST_BATCHES = 36.0
 # Where a short scale has too few batches of its own, kappa is taken to rise with W to this power below the first
 # scale that has: between the 0 of noise in single drafts and the 1 of requests that outlast the window.
 _SHORTER = 0.5
