@@ -218,8 +218,8 @@ class Kernel:
         now: float,
     ) -> NDArray[np.bool_]:
         fires = np.zeros(information.shape, dtype=bool)
-        # A start soon after the beginning can know more than the beginning itself: requests then weigh in more evenly,
-        # the latest not so little. Which one does rests on drafts and noise alone, so the look stays one look.
+        # A later start can know more than the beginning: requests weigh in more evenly. Which start knows most rests on
+        # drafts and noise, not on what was accepted, so the look stays one look.
         old = lengths[:-1] >= _WHOLE * lengths[0]
         rows, best = np.arange(len(fires)), np.where(old, information[:, :-1], -1.0).argmax(axis=1)
         fires[rows, best] = self.length.whole_fails(
