@@ -18,19 +18,22 @@ from tests.node.settings import STAND_IN_IMAGE
 from tests.node.workshop import Workshop
 
 
-def test_with_stand_ins(
-    operator: Node, outside: Outside, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="session")
+def program(outside: Outside) -> Path:
+    """Traefik's, installed now where it wasn't."""
     with outside:
-        program = gateway.program()
+        return gateway.program()
+
+
+def test_with_stand_ins(
+    operator: Node, program: Path, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
     _tell(operator, program, workshop, weights, capsys, image=STAND_IN_IMAGE, rate=20, first=10)
 
 
 def test_with_vllm(
-    vllm: Node, outside: Outside, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
+    vllm: Node, program: Path, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with outside:
-        program = gateway.program()
     _tell(vllm, program, workshop, weights, capsys, image=VLLM, rate=2, first=25)
 
 

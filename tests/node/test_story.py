@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bed.api import Json
 from tests.node import models, story
 from tests.node.deployment import Deployment, manifest, serving
 from tests.node.load import Load
@@ -23,50 +22,52 @@ SHAPES = {"aggregated": (0, 1), "1P2D": (1, 2)}
 """Prefill and decode Pods."""
 
 
-def test_with_stand_ins(light: Deployment, weights: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    with Load(light.entry, "tiny", weights.good.cycle, rate=10) as load:
-        told = _fall_and_promotion(light, load)
-        strange = story.no_handshake(light, load, 4, 1200)
-    _judge(load, capsys, told, strange)
+def test_with_stand_ins(
+    operator: Node, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tell(operator, workshop, weights, capsys, STAND_IN_IMAGE, handshake=True)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_other_shapes_with_stand_ins(
     operator: Node, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str], shape: str
 ) -> None:
-    with (
-        serving(operator, _shaped(operator, workshop, weights, STAND_IN_IMAGE, *SHAPES[shape])) as tiny,
-        Load(tiny.entry, "tiny", weights.good.cycle, rate=10) as load,
-    ):
-        told = _fall_and_promotion(tiny, load)
-    _judge(load, capsys, told)
+    _tell(operator, workshop, weights, capsys, STAND_IN_IMAGE, *SHAPES[shape])
 
 
 def test_with_vllm(vllm: Node, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    with (
-        serving(vllm, _shaped(vllm, workshop, weights, VLLM, 1, 1)) as tiny,
-        Load(tiny.entry, "tiny", weights.good.cycle, rate=2) as load,
-    ):
-        told = _fall_and_promotion(tiny, load)
-        strange = story.no_handshake(tiny, load, 4, 1200)
-    _judge(load, capsys, told, strange)
+    _tell(vllm, workshop, weights, capsys, VLLM, handshake=True)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_other_shapes_with_vllm(
     vllm: Node, workshop: Workshop, weights: Models, capsys: pytest.CaptureFixture[str], shape: str
 ) -> None:
+    _tell(vllm, workshop, weights, capsys, VLLM, *SHAPES[shape])
+
+
+def _tell(
+    node: Node,
+    workshop: Workshop,
+    weights: Models,
+    capsys: pytest.CaptureFixture[str],
+    image: str,
+    prefill: int = 1,
+    decode: int = 1,
+    *,
+    handshake: bool = False,
+) -> None:
+    """Fall and promotion, and with ``handshake`` a pair that can't shake hands."""
+    models.claim_all(node, workshop.name, weights)
+    strange = None
     with (
-        serving(vllm, _shaped(vllm, workshop, weights, VLLM, *SHAPES[shape])) as tiny,
-        Load(tiny.entry, "tiny", weights.good.cycle, rate=2) as load,
+        serving(node, manifest(workshop.name, image, prefill=prefill, decode=decode)) as tiny,
+        Load(tiny.entry, "tiny", weights.good.cycle, rate=2 if image == VLLM else 10) as load,
     ):
         told = _fall_and_promotion(tiny, load)
-    _judge(load, capsys, told)
-
-
-def _shaped(node: Node, workshop: Workshop, weights: Models, image: str, prefill: int, decode: int) -> Json:
-    models.claim_all(node, workshop.name, weights)
-    return manifest(workshop.name, image, prefill=prefill, decode=decode)
+        if handshake:
+            strange = story.no_handshake(tiny, load, 4, 1200)
+    _judge(load, capsys, told, strange)
 
 
 def _fall_and_promotion(tiny: Deployment, load: Load) -> tuple[story.Fall, float]:
