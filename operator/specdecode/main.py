@@ -20,6 +20,7 @@ from typing import Any, Final
 from specdecode import __version__
 from specdecode.cluster import crdcheck, watch
 from specdecode.cluster.client import ApiError, Client, configuration
+from specdecode.cluster.clock import Clock
 from specdecode.cluster.controller import Controller
 from specdecode.cluster.events import Recorder
 from specdecode.cluster.executor import Executor
@@ -201,7 +202,8 @@ class Operator:
         store = Store(queue.add)
         relister = Relister(client, store, health, opts.namespaces, opts.resync, time.monotonic)
         elector = Elector(client, opts.lease, lambda: health.beat("Lease", time.monotonic()))
-        recorder = Recorder(client, self._metrics, opts.lease.identity, time.time)
+        clock = Clock()
+        recorder = Recorder(client, self._metrics, opts.lease.identity, clock)
         health.wait("caches", "not filled yet")
         begun = await self._unless_stopped(self._begin(client, relister))
         if begun is not True:
@@ -218,18 +220,18 @@ class Operator:
             await self._unless_stopped(elector.acquire(), watching)
         ends: list[asyncio.Task[Any]] = [watching]
         code = 0
-        async with Scraper() as scraper:
+        async with Scraper(clock) as scraper:
             controller = Controller(
                 store=store,
                 queue=queue,
                 executor=Executor(client, store),
-                nodes=Nodes(client, time.time),
+                nodes=Nodes(client, clock),
                 recorder=recorder,
                 scraper=scraper,
                 metrics=self._metrics,
                 router_image=opts.router_image,
                 gateway=lambda: relister.gateway,
-                clock=time.time,
+                clock=clock,
                 access=opts.access,
             )
             if not self._stop.is_set() and not watching.done():

@@ -1,8 +1,9 @@
 """From the outcomes of all runs to the table of cells and the bars that rest on them.
 
 Each test of the oracle may err as often as ours gives its counterpart: the sequential probability ratio test as the
-window from the beginning, the CUSUM as the later starts, the one for Pass as a step. ``oracle_undivided`` has all of
-the length test's error for the one test that the cell calls for, as if the onset's kind were known too.
+window from the beginning, the CUSUM as the later starts, the one for Pass as a step's planned and watched looks.
+``oracle_undivided`` has all of the length test's error for the one test that the cell calls for, as if the onset's kind
+were known too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from specdecode.acceptance.kernel import SHARES
-from specdecode.acceptance.length import LATER_SHARE, WHOLE_SHARE
+from specdecode.acceptance.length import LATER_SHARE, PLANNED_SHARE, WATCHED_SHARE, WHOLE_SHARE
 from tests.sim.naive import METHODS
 from tests.sim.oracle import first_above, threshold
 from tests.sim.ours import NEVER, Cell
@@ -113,7 +114,7 @@ def _against(
             m: delay(first_above(naive[(m, cell)], tuned[m], cell.onset), cell.onset, drafts) for m in METHODS
         }
     if cell == Cell():
-        level = threshold(best[("pass", None)], error)
+        level = threshold(best[("pass", None)], (PLANNED_SHARE + WATCHED_SHARE) * error)
         out["oracle_pass"] = delay(first_above(best[("pass", cell)], level), 0, drafts)
     if cell.fall <= margin:
         out["naive_fails"] = {m: float((naive[(m, cell)].max(axis=1) > tuned[m]).mean()) for m in METHODS}

@@ -148,7 +148,7 @@ def play(
     alive = np.arange(many)
     fail, passed = np.full(many, NEVER), np.full(many, NEVER)
     finding = np.zeros(many, dtype=np.int64)
-    noise: Array | None = None
+    noise: tuple[Array, Array] | None = None
     kernel = Kernel(rules, many, 0.0)
     drafts, accepted = (np.concatenate([getattr(c, name) for c in cells]) for name in ("drafts", "accepted"))
     own = Dispersion(LOOK, SCALES, many, drafts.shape[2])
@@ -193,7 +193,8 @@ def play(
             elif name in shared:
                 row[c] = shared[name][mine, i]
         factor = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
-        look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, Noise(noise[mine], factor, LOOK))
+        told = Noise(noise[0][mine], noise[1][mine], factor, LOOK)
+        look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, told)
         failed = look.finding != Finding.NOTHING
         new = alive[look.passed]
         passed[new] = np.minimum(passed[new], i + 1)

@@ -12,6 +12,7 @@ from specdecode.acceptance import explain
 from specdecode.acceptance.arm import ArmWindow
 from specdecode.acceptance.bounds import half_width
 from specdecode.acceptance.counters import Counters
+from specdecode.acceptance.dispersion import Array
 from specdecode.acceptance.history import History
 from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings, rates
 from specdecode.acceptance.ladder import COLUMNS
@@ -98,6 +99,11 @@ class Analysis:
                 self._restore(state)
             except (KeyError, TypeError, AttributeError, IndexError) as error:
                 raise ValueError(f"the evidence saved can't be read: {error!r}; start without it") from error
+            if self._merged_at > now + policy.stale_after:
+                ahead = explain.duration(self._merged_at - now)
+                raise ValueError(
+                    f"the evidence saved is {ahead} ahead of the clock, which was set back: start without it"
+                )
 
     def _begin(self, now: float) -> None:
         self._kernel = Kernel(self._settings, 1, now)
@@ -176,16 +182,21 @@ class Analysis:
                     self._latency.add(arm.arm, i.running, i.tpot_sum, i.tpot_count)
             seconds = now - self._merged_at
             self._merged_at = now
+            drafts: dict[Arm, Array] = {}
+            accepted: dict[Arm, Array] = {}
             for name, arm in self._arms.items():
-                drafts, accepted, sums = arm.drain(self._settings.positions, now)
+                drafts[name], accepted[name], sums = arm.drain(self._settings.positions, now)
                 arm.seconds += seconds
                 row[f"{name}_finished"] = sums["finished"]
                 if name == "stable":
                     row["stable_busy"] = arm.in_flight(now, self.policy.stale_after) * seconds
                 if self._settings.positions:
-                    row[f"{name}_drafts"], row[f"{name}_accepted"] = float(drafts.sum()), float(accepted.sum())
+                    row[f"{name}_drafts"], row[f"{name}_accepted"] = (
+                        float(taken[name].sum()) for taken in (drafts, accepted)
+                    )
                     row[f"{name}_first"] = sums["first"]
-                    self._noise.add(name, seconds, drafts, accepted)
+            if self._settings.positions:
+                self._noise.add(seconds, drafts, accepted)
         if not news:
             return None
         flying = canary.in_flight(now, self.policy.stale_after)
@@ -412,7 +423,7 @@ class Analysis:
         step = state["step"]
         self._step = None if step is None else (int(step[0]), float(step[1]))
         self._passed, self._held = bool(state["passed"]), bool(state["held"])
+        self._noise.restore({name: state[name] for name in self._arms})
         for name, arm in self._arms.items():
             arm.restore(state[name])
-            self._noise.restore(name, state[name])
             arm.columns.restore(state[name]["columns"], self._merged_at)

@@ -124,15 +124,15 @@ class ArmWindow:
         return min(depths) if depths else None
 
     def drain(self, positions: int, now: float) -> tuple[Array, Array, dict[str, float]]:
-        """The pending increments as (drafts, accepted) by Pod, each of shape (1, MAX_PODS), and the arm's sums."""
-        drafts, accepted = np.zeros((1, MAX_PODS)), np.zeros((1, MAX_PODS))
+        """The pending increments as (drafts, accepted) by Pod, each of shape (MAX_PODS,), and the arm's sums."""
+        drafts, accepted = np.zeros(MAX_PODS), np.zeros(MAX_PODS)
         sums = {"first": 0.0, "finished": 0.0}
         for increment in self.pending:
             column = self.columns.of(increment.pod, now)
             self._add_to_step(increment)
             per_draft = self._per_draft(increment, positions)
-            drafts[0, column] += increment.drafts
-            accepted[0, column] += increment.drafts * sum(per_draft)
+            drafts[column] += increment.drafts
+            accepted[column] += increment.drafts * sum(per_draft)
             sums["first"] += increment.drafts * per_draft[0] if per_draft else 0.0
             sums["finished"] += (increment.finished or 0.0) + (increment.failed or 0.0)
         self.pending = []

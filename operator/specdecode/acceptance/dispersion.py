@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 # What the neighbouring scales count for, in batches, beside a scale's own.
 _PRIOR_BATCHES = 12.0
 # Batches of one scale without which nothing is known: a handful can seem calm by chance.
-_LEAST_BATCHES = 36.0
+_LEAST_BATCHES = 68.0
 # Where a short scale has too few batches of its own, kappa is taken to rise with W to this power below the first
 # scale that has: between the 0 of noise in single drafts and the 1 of requests that outlast the window.
 _SHORTER = 0.5
@@ -39,8 +39,11 @@ _MANY_BATCHES = 48.0
 DRAFT_NOISE = 2.0
 # Growth from one scale to the next, as a power of the growth before it: kappa levels off.
 _DAMPING = 0.8
-# Nats of evidence at which a Fail usually falls; what the uncertainty of kappa is priced at.
-_CAUTION = 5.0
+# Nats of evidence at which a Fail and a Pass usually fall: what the uncertainty of kappa is priced at.
+_FAIL_CAUTION, _PASS_CAUTION = 5.0, 3.0
+# What the neighbouring scales add to what is known of a scale, in batches: less than they count for, being uncertain
+# themselves.
+_LEANT_FAIL, _LEANT_PASS = 6.0, 12.0
 # Scales at which an arm's own steps are compared: several requests come and go, and a fall is one step of many.
 _GUARD_SCALES = (1, 2, 3)
 # Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for.
@@ -80,6 +83,10 @@ class Curve:
     def arrays(self) -> tuple[Array, ...]:
         """All measurements."""
         return self.squares, self.weights, self.batches, self.steps, self.step_weights
+
+    def row(self, run: int) -> Curve:
+        """One run's."""
+        return Curve(self.base, *(values[run : run + 1] for values in self.arrays()))
 
     @property
     def scales(self) -> int:
@@ -129,7 +136,7 @@ class Dispersion:
 
     def _score(self, scale: int, drafts: Array, accepted: Array) -> None:
         total, taken = drafts.sum(axis=1), accepted.sum(axis=1)
-        groups = np.count_nonzero(drafts, axis=1)
+        groups = (drafts > 0.0).sum(axis=1)
         alone = groups < 2
         if alone.any():
             # One Pod: the rest of the arm's past is the other group.
@@ -137,10 +144,10 @@ class Dispersion:
             taken = np.where(alone, self._past_accepted, taken)
         whole = np.maximum(total, 1e-9)
         surplus = accepted - (taken / whole)[:, None] * drafts
-        weight = np.where(alone, drafts.sum(axis=1), total) - np.einsum("rp,rp->r", drafts, drafts) / whole
+        weight = np.where(alone, drafts.sum(axis=1), total) - (drafts * drafts).sum(axis=1) / whole
         # An arm's first batch has no past to be compared with.
         usable = (total > 0.0) & (weight > 1e-9)
-        self.squares[:, scale] += usable * np.einsum("rp,rp->r", surplus, surplus)
+        self.squares[:, scale] += usable * (surplus * surplus).sum(axis=1)
         self.weights[:, scale] += usable * weight
         self.batches[:, scale] += usable * (groups - ~alone)
 
@@ -149,7 +156,7 @@ class Dispersion:
         both = np.maximum(drafts + before, 1e-9)
         weight = drafts * before / both
         surplus = np.where(weight > 0.0, accepted - (accepted + taken) / both * drafts, 0.0)
-        square = np.einsum("rp,rp->r", surplus, surplus)
+        square = (surplus * surplus).sum(axis=1)
         self.steps[:, scale] += square
         first, second = self._peaks[0, :, scale], self._peaks[1, :, scale]
         self._peaks[1, :, scale] = np.maximum(second, np.minimum(first, square))
@@ -164,31 +171,31 @@ class Dispersion:
         for name in ("_drafts", "_accepted", "_before_drafts", "_before_accepted", "_peaks"):
             setattr(self, name, getattr(self, name)[:, runs])
 
-    def state(self, pods: int) -> dict[str, Any]:
-        """JSON of a single run, with the batches under way of the first ``pods`` Pods; 0 leaves those out."""
-        saved: dict[str, Any] = {name: _figures(getattr(self, name)[0]) for name in _SUMS}
-        saved["_peaks"] = [_figures(row) for row in self._peaks[:, 0]]
-        saved["_past"] = [float(self._past_drafts[0]), float(self._past_accepted[0])]
+    def state(self, run: int, pods: int) -> dict[str, Any]:
+        """JSON of a run, with the batches under way of the first ``pods`` Pods; 0 leaves those out."""
+        saved: dict[str, Any] = {name: _figures(getattr(self, name)[run]) for name in _SUMS}
+        saved["_peaks"] = [_figures(row) for row in self._peaks[:, run]]
+        saved["_past"] = [float(self._past_drafts[run]), float(self._past_accepted[run])]
         saved["_elapsed"] = [round(x, 2) for x in self._elapsed] if pods else []
         if pods:
             # A batch of each scale holds the drafts since its start, so most are 0 or alike: few digits suffice.
             for name in _PARTIAL:
                 saved[name] = [
-                    _figures(row[0, :pods]) for row in getattr(self, name)[: _rows(name, len(self._elapsed))]
+                    _figures(row[run, :pods]) for row in getattr(self, name)[: _rows(name, len(self._elapsed))]
                 ]
         return saved
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state()`` gave."""
+    def restore(self, run: int, state: Mapping[str, Any], *, under_way: bool) -> None:
+        """Take what ``state()`` gave of a run; batches ``under_way`` span the same time in all runs, or are dropped."""
         for name in _SUMS:
-            getattr(self, name)[0] = state[name]
-        self._peaks[:, 0] = state["_peaks"]
-        self._past_drafts[0], self._past_accepted[0] = state["_past"]
-        if state["_elapsed"]:
+            getattr(self, name)[run] = state[name]
+        self._peaks[:, run] = state["_peaks"]
+        self._past_drafts[run], self._past_accepted[run] = state["_past"]
+        if under_way and state["_elapsed"]:
             self._elapsed = [float(x) for x in state["_elapsed"]]
             for name in _PARTIAL:
                 for scale, row in enumerate(state[name]):
-                    getattr(self, name)[scale, 0, : len(row)] = row
+                    getattr(self, name)[scale, run, : len(row)] = row
 
     def curve(self) -> Curve:
         """What has been measured."""
@@ -234,14 +241,16 @@ def merged(first: Curve, second: Curve) -> Curve:
     return Curve(first.base, *(a + b for a, b in zip(first.arrays(), second.arrays(), strict=True)))
 
 
-def kappa(curve: Curve) -> Array:
-    """Dispersion per draft by scale, shape (runs, scales); NaN in runs that know nothing, or too little to lean on.
+def kappa(curve: Curve) -> tuple[Array, Array]:
+    """Dispersion per draft by scale, for Fail and for Pass, both of shape (runs, scales).
+
+    NaN in runs that know nothing, or too little to lean on.
 
     A scale with few batches leans towards its neighbours: a short one towards a part of the longer one above it, a
     long one towards the shorter scales' growth continued. Every scale is held between once and twice
     the one before, since kappa can't fall with the window's length, nor grow faster than it. Last, each is raised by
     what its own uncertainty costs: for a normal tail at exp(-h), a variance known with relative variance v makes the
-    tail exp(h**2 v / 2) times as heavy, which a variance larger by h v / 2 undoes.
+    tail exp(h**2 v / 2) times as heavy, which a variance larger by h v / 2 undoes. n batches have v = 2 / n.
     """
     count, prior = curve.batches, _PRIOR_BATCHES
     known = count > 0.0
@@ -254,7 +263,8 @@ def kappa(curve: Curve) -> Array:
         weight = np.where(np.isfinite(above), np.clip(more - own, 0.0, trusted), 0.0)
         found = np.where(known[:, scale], raw[:, scale], 0.0)
         total = own + weight
-        leaning = np.divide(own * found + weight * np.nan_to_num(shorter), total, out=shorter, where=total > 0.0)
+        leant = np.where(weight > 0.0, shorter, 0.0)
+        leaning = np.divide(own * found + weight * leant, total, out=shorter, where=total > 0.0)
         raw[:, scale] = above = leaning
         more = np.maximum(more, own)
         certain[:, scale] = more
@@ -265,14 +275,14 @@ def kappa(curve: Curve) -> Array:
         own = count[:, scale]
         weight = np.clip(most - own, 0.0, prior)
         total = np.maximum(own + weight, 1e-9)
-        found = np.nan_to_num(raw[:, scale])
+        found = np.where(np.isfinite(raw[:, scale]), raw[:, scale], 0.0)
         leaning = np.where(own + weight > 0.0, (own * found + weight * growth**_DAMPING * previous) / total, found)
         value = np.clip(leaning, previous, 2.0 * previous)
         growth = np.divide(value, previous, out=growth.copy(), where=previous > 0.0)
         out[:, scale] = previous = value
         most = np.maximum(most, own)
-    told = count.max(axis=1, keepdims=True) >= _LEAST_BATCHES
-    return np.where(told, out * (1.0 + _CAUTION / (certain + 2.0 * prior)), np.nan)
+    out[count.max(axis=1) < _LEAST_BATCHES] = np.nan
+    return out * (1.0 + _FAIL_CAUTION / (certain + _LEANT_FAIL)), out * (1.0 + _PASS_CAUTION / (certain + _LEANT_PASS))
 
 
 def _shorter(raw: Array, certain: Array, scale: int) -> tuple[Array, Array]:

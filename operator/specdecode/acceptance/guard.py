@@ -42,6 +42,8 @@ class Guard:
         self._last = Suspicion(False, Reason.NO_TRAFFIC, "Nothing has been drafted yet.", None, None)
         if state:
             self._restore(state)
+            # The clock may have been set back since.
+            self._began = min(self._began, now)
 
     def observe(self, items: Iterable[Sample | ScrapeError]) -> None:
         """Take one round of scrapes of the serving revision."""

@@ -186,7 +186,8 @@ class Kernel:
             (Finding.ERRORS, self._errors_fail(sums)),
         )
         for code, fired in findings:
-            finding = np.where(fired[:, :-1].any(axis=1), int(code), finding)
+            if fired.any():
+                finding = np.where(fired[:, :-1].any(axis=1), int(code), finding)
         passed = self.length.passes(change[:, -1], told[:, -1], counts[:, -1])
         step, rows = change.shape[1] - 1, np.arange(ladder.runs)
         worst = np.full(ladder.runs, step)
@@ -223,7 +224,10 @@ class Kernel:
         old = lengths[:-1] >= _WHOLE * lengths[0]
         rows, best = np.arange(len(fires)), np.where(old, information[:, :-1], -1.0).argmax(axis=1)
         fires[rows, best] = self.length.whole_fails(
-            measured.change[rows, best], information[rows, best], requests[rows, best]
+            measured.change[rows, best],
+            information[rows, best],
+            requests[rows, best],
+            1.0 + (now - self.ladder.times[-1]) / np.maximum(lengths[best], 1.0),
         )
         later = slice(1, lengths.size - 1)
         fires[:, later] |= self.length.later_fails(

@@ -18,16 +18,19 @@ from specdecode.acceptance.ladder import Sums
 from specdecode.acceptance.planned import Plan, beyond, level, ratio
 
 # Shifts beyond the margin, in margins, that Fail is planned for: falls of two and of four margins above all.
-FALLS = {6.0: 0.04, 3.0: 0.55, 1.0: 0.37, 0.6: 0.04}
+FALLS = {6.0: 0.01, 3.0: 0.58, 2.2: 0.06, 1.0: 0.34, 0.6: 0.01}
 # The same for Pass; 1 is a canary as good as stable.
 GAINS = {1.5: 0.1, 1.0: 0.9}
 # The part of a step's error for those planned looks, and for likelihood ratios that are watched at every look, for a
 # canary that missed them narrowly or is a little worse, each with its share; the rest is kept as for Fail, below.
-PLANNED_SHARE, WATCHED_SHARE = 0.77, 0.19
+PLANNED_SHARE, WATCHED_SHARE = 0.7, 0.17
 WATCHED_GAINS = {1.0: 0.6, 0.55: 0.4}
+# A look takes the share of a level that it nearly reaches if the next look would be further beyond it: information is
+# taken to grow with this power of the window's length until then.
+_NEAREST = 0.45
 # Shares of the length test's error for the planned looks and for the later starts; the rest is kept for what the
 # normal law gets wrong where requests are few.
-WHOLE_SHARE, LATER_SHARE = 0.68, 0.26
+WHOLE_SHARE, LATER_SHARE = 0.66, 0.25
 # The same for later starts.
 LATER_FALLS = {3.0: 0.47, 1.0: 0.47, 0.6: 0.06}
 # The later starts' share by period: the first hour, then twice as long each; every later period has this part of
@@ -53,10 +56,11 @@ _LITTLE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What is known of the noise: stable's kappa by scale, (runs, scales), scale 0 being ``base`` seconds; the
-    canary's is ``excess``, (runs,), times that."""
+    """What is known of the noise: stable's kappa by scale, (runs, scales), scale 0 being ``base`` seconds, as Fail and
+    as Pass take it; the canary's is ``excess``, (runs,), times that."""
 
     kappas: Array
+    pass_kappas: Array
     excess: Array
     base: float
 
@@ -80,7 +84,7 @@ class Windows:
 
 
 def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
-    """Change and variance of windows of ``seconds``, (windows,).
+    """Change and variance of windows of ``seconds``, (windows,); the last is the step's, for Pass.
 
     The boundary is a canary whose length is lower by the margin. If it accepts a smaller part of every draft, its
     dispersion is smaller by that part squared; if some requests alone accept less, it isn't smaller: taken is the
@@ -92,6 +96,7 @@ def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
     length = 1.0 + accepted
     change = np.where(some, (1.0 + sums.canary_accepted / drafts) / length - 1.0, 0.0)
     kappas, slope = at_window(noise.kappas, noise.base, seconds)
+    kappas[:, -1:] = at_window(noise.pass_kappas, noise.base, seconds[-1:])[0]
     # A kappa that isn't known is NaN.
     unit = np.where(some & (kappas >= 0.0), np.maximum(kappas, _LITTLE), np.inf) / length**2
     kept = np.maximum((1.0 - margin) * length - 1.0, 0.0) / np.maximum(accepted, _LITTLE)
@@ -188,11 +193,13 @@ class LengthTest:
             fires |= ratio(z, gain * self._margin * np.sqrt(information)) >= bound
         return fires
 
-    def whole_fails(self, change: Array, information: Array, requests: Array) -> NDArray[np.bool_]:
-        """Whether the window that knows most, of so many requests, fails."""
+    def whole_fails(self, change: Array, information: Array, requests: Array, growth: Array) -> NDArray[np.bool_]:
+        """Whether the window that knows most, of so many requests, fails; ``growth``: of its length until the next
+        look."""
         z = tempered(-(change + self._margin) * np.sqrt(information), requests)
-        fires = self._fail.fires(z, information, self.judged)
-        self.judged = np.maximum(self.judged, information)
+        reached = information * growth**_NEAREST
+        fires = self._fail.fires(z, reached, self.judged)
+        self.judged = np.maximum(self.judged, reached)
         return fires
 
     def later_fails(

@@ -24,6 +24,8 @@ from specdecode.acceptance.types import Arm
 
 _SCALES = 11
 _PAST = ("squares", "weights", "batches")
+# Both arms are measured at once, each as a run of its own.
+_ROWS: dict[Arm, int] = {"stable": 0, "canary": 1}
 
 
 class Noises:
@@ -32,26 +34,25 @@ class Noises:
     def __init__(self, interval: float, history: History | None, positions: int) -> None:
         """``positions``: the common positions; the history knows a dispersion for each number of them."""
         self._interval = interval
-        self._arms: dict[Arm, Dispersion] = {
-            "stable": Dispersion(interval, _SCALES, 1, MAX_PODS),
-            "canary": Dispersion(interval, _SCALES, 1, MAX_PODS),
-        }
+        self._own = Dispersion(interval, _SCALES, len(_ROWS), MAX_PODS)
         self._past = history.known(positions, interval, _SCALES) if history is not None and positions else None
-        self._kappas: Array | None = None
+        self._known: tuple[Array, Array] | None = None
 
-    def add(self, arm: Arm, seconds: float, drafts: Array, accepted: Array) -> None:
-        """Take an arm's increments by Pod, of shape (1, Pods), over ``seconds``."""
-        self._arms[arm].add(seconds, drafts, accepted)
+    def add(self, seconds: float, drafts: Mapping[Arm, Array], accepted: Mapping[Arm, Array]) -> None:
+        """Take both arms' increments by Pod, each of shape (Pods,), over ``seconds``."""
+        self._own.add(seconds, np.stack([drafts[arm] for arm in _ROWS]), np.stack([accepted[arm] for arm in _ROWS]))
 
     def measured(self, look: int) -> Noise:
         """What the kernel needs of it.
 
         kappa is measured anew at the looks at which it may have changed much.
         """
-        stable = self._arms["stable"].curve()
-        if self._kappas is None or remeasure(look):
-            self._kappas = kappa(stable if self._past is None else merged(self._past, stable))
-        return Noise(self._kappas, excess(stable, self._arms["canary"].curve()), self._interval)
+        both = self._own.curve()
+        stable, canary = both.row(_ROWS["stable"]), both.row(_ROWS["canary"])
+        if self._known is None or remeasure(look):
+            curve = stable if self._past is None else merged(self._past, stable)
+            self._known = kappa(curve)
+        return Noise(*self._known, excess(stable, canary), self._interval)
 
     def at(self, arm: Arm, seconds: float, look: int) -> float | None:
         """An arm's kappa over a window of ``seconds``; None if unknown."""
@@ -64,12 +65,16 @@ class Noises:
         """JSON of an arm, with the batches under way of its first ``pods`` Pods."""
         past = self._past if arm == "stable" else None
         rows = None if past is None else [[float(f"{x:.5g}") for x in getattr(past, name)[0]] for name in _PAST]
-        return {"noise": self._arms[arm].state(pods), "past": rows}
+        return {"noise": self._own.state(_ROWS[arm], pods), "past": rows}
 
-    def restore(self, arm: Arm, state: Mapping[str, Any]) -> None:
-        """Take what ``state()`` gave."""
-        self._arms[arm].restore(state["noise"])
-        if state["past"] is not None:
-            rows = [np.array([row], dtype=float) for row in state["past"]]
+    def restore(self, states: Mapping[Arm, Mapping[str, Any]]) -> None:
+        """Take what ``state()`` gave of both arms."""
+        # Batches under way go on together, so one arm's alone are of no use.
+        whole = all(state["noise"]["_elapsed"] for state in states.values())
+        for arm, state in states.items():
+            self._own.restore(_ROWS[arm], state["noise"], under_way=whole)
+        past = states["stable"]["past"]
+        if past is not None:
+            rows = [np.array([row], dtype=float) for row in past]
             nothing = np.zeros_like(rows[0])
             self._past = Curve(self._interval, rows[0], rows[1], rows[2], nothing, nothing)

@@ -25,7 +25,7 @@ from specdecode.acceptance.dispersion import Array
 
 # Standard errors by which a level lies beyond the one at which its shift is seen every second time: information is
 # known to some per cent only, and what is not seen at its level is seen much later.
-_BEYOND = 0.12
+_BEYOND = 0.15
 
 
 def quantile(error: float) -> float:
@@ -44,10 +44,10 @@ def log_tail(z: Array) -> Array:
 
 
 def beyond(error: Array) -> Array:
-    """The z at which ``log_tail`` is the log of ``error``, by Newton's method; for errors in (0, 0.1]."""
+    """The z at which ``log_tail`` is the log of ``error``, by Newton's method; for errors in (0, 0.02]."""
     wanted = np.log(error)
-    z = np.sqrt(-2.0 * wanted)
-    for _ in range(4):
+    z = np.sqrt(-2.0 * wanted - np.log(np.maximum(-4.0 * np.pi * wanted, 1.0)))
+    for _ in range(2):
         # The tail's logarithm falls by about z + 1 / z at z.
         z = z + (log_tail(z) - wanted) / (z + 1.0 / z)
     return z

@@ -73,9 +73,10 @@ def pod_template(spec: SpecDecodeDeploymentSpec, router_image: str) -> dict[str,
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(ROUTER_METRICS_PORT)),
         *("--policy", router.policy),
         *("--request-timeout-secs", str(longest_stream(spec))),
-        # A Pod that refuses is out of rotation within a second, one whose address is gone within three, where the
-        # defaults take minutes; and back in another. One that is busy may take a moment to answer.
-        *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "2"),
+        # A Pod that refuses is out of rotation within a second, one whose address is gone within six, where the
+        # defaults take minutes; and back in another. One that is busy may take a moment to answer, and where it is the
+        # only one a router that takes it out refuses everybody.
+        *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "5"),
         *("--health-failure-threshold", "1", "--health-success-threshold", "1"),
         *("--worker-startup-timeout-secs", str(_STARTUP), "--worker-startup-check-interval", "1"),
     ]
@@ -111,8 +112,9 @@ def pod_template(spec: SpecDecodeDeploymentSpec, router_image: str) -> dict[str,
             {"name": "http", "containerPort": PROXY_PORT},
             {"name": "metrics", "containerPort": PROXY_METRICS_PORT},
         ],
-        # Fails while a whole side has no healthy engine. /health would fail with a single one.
-        "readinessProbe": http_probe("/readiness", PROXY_PORT, period=1, failures=3, timeout=2),
+        # Fails while a whole side has no healthy engine. /health would fail with a single one. A clear no counts after
+        # three seconds; a busy machine's silence isn't one.
+        "readinessProbe": http_probe("/readiness", PROXY_PORT, period=1, failures=3),
         "livenessProbe": http_probe("/metrics", PROXY_METRICS_PORT, period=10, failures=3),
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         "volumeMounts": [

@@ -320,6 +320,20 @@ def test_evidence_that_cannot_be_read_says_so(wrong: dict[str, object]) -> None:
         assert begun(wrong).look(5.0).kind is VerdictKind.NO_DATA
 
 
+def test_evidence_from_the_future_is_not_gone_on_with() -> None:
+    """The clock was set back: what is new would all lie before what is known."""
+    fleet, analysis = Fleet(20, Behaviour(), Behaviour()), start()
+    play(fleet, analysis, 5)
+
+    def again(now: float) -> Analysis:
+        state = analysis.state()
+        return Analysis(Policy(), steps=1, split="request", trust_connection=False, now=now, state=state)
+
+    again(fleet.now - 1.0)
+    with pytest.raises(ValueError, match="set back"):
+        again(fleet.now - 3600.0)
+
+
 def test_a_late_collapse_is_told_by_the_window_that_failed() -> None:
     fleet = Fleet(19, Behaviour(running=60, mean=0.92, spread=0.05), Behaviour(running=60, mean=0.92, spread=0.05))
     analysis = start()
@@ -341,7 +355,7 @@ def test_counters_without_noise_are_judged_without_a_warning() -> None:
 
     def end(rate: float) -> VerdictKind:
         analysis = start()
-        for look in range(1, 40):
+        for look in range(1, 80):
             analysis.observe([counted(5.0 * look, "stable", 0.8), counted(5.0 * look, "canary", rate)])
             verdict = analysis.look(5.0 * look)
         return verdict.kind

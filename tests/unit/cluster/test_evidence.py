@@ -262,8 +262,8 @@ def test_during_a_canary_the_step_s_own_evidence_is_shown() -> None:
     evidence.aim_at(target(), resource(), POLICY, 100.0)
     play(evidence, GOOD, range(20))
     assert evidence.summaries(160.0)[2]["interval"] is None  # so few batches know no noise
-    play(evidence, GOOD, range(20, 40))
-    found = evidence.summaries(200.0)
+    play(evidence, GOOD, range(20, 80))
+    found = evidence.summaries(280.0)
     assert set(found) == {1, 2}
     assert found[2]["length"] == pytest.approx(3.4)
     assert found[2]["interval"] is not None
