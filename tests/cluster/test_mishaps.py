@@ -16,7 +16,8 @@ from tests.bed.control_plane import OPERATOR, OPERATOR_NAMESPACE, Bed
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess
 from tests.bed.recorder import Recorder
-from tests.bench.deployed import BUSY, COLLAPSED, GOOD, KIND, NAME, Deployed
+from tests.bed.rough_api import RoughApi
+from tests.bench.deployed import BUSY, COLLAPSED, GOOD, IMAGE, KIND, NAME, Deployed
 
 pytestmark = pytest.mark.needs_bed
 
@@ -243,3 +244,76 @@ def test_a_fault_that_only_the_operator_sees_leaves_all_running(deployed: Deploy
     deployed.wait_ready(20)
     assert deployed.workloads() == before
     assert deployed.canary() is None
+
+
+def test_an_api_server_on_a_bad_day_costs_time_and_nothing_else(
+    deployed: Deployed, operate: Start, bed: Bed, recorder: Recorder
+) -> None:
+    """A tenth of all requests is refused (429, 500) or loses its answer, and no watch lives longer than 8 s."""
+    with RoughApi(bed, 0.1) as rough:
+        operator = operate(kubeconfig=rough.kubeconfig_of(OPERATOR))
+        small(deployed)
+        play(deployed.fleet, {"match": {"namespace": deployed.namespace, "revision": 2}} | COLLAPSED)
+        deployed.change()
+        deployed.wait("its rejection", lambda: 2 in deployed.rejected(), 120)
+        deployed.wait("rest", deployed.at_rest)
+        assert deployed.rejected()[2] == "AcceptanceCollapsed"
+        deployed.change({"engine": {"image": IMAGE, "env": [{"name": "GOOD", "value": "1"}]}})
+        deployed.wait("promotion", lambda: deployed.stable() == 3, 200)
+        deployed.wait_ready()
+        seen = dict(rough.done)
+        operator.stop()
+    assert min(seen.get(kind, 0) for kind in ("429", "500", "answer lost", "watch cut")) > 0, seen
+    assert recorder.breaches(OPERATOR) == []
+    assert "Traceback" not in operator.log()
+
+
+def test_a_namespace_that_ends_in_mid_canary_takes_all_with_it(
+    deployed: Deployed, operate: Start, bed: Bed, namespace: str
+) -> None:
+    operator = operate()
+    small(deployed)
+    deployed.change()
+    deployed.wait_event("first_draft", 60)
+    bed.api.delete("Namespace", None, namespace)
+    deployed.wait("its end", lambda: not bed.api.list("Pod", namespace) and not bed.api.list("StatefulSet", namespace))
+    time.sleep(3)
+    assert bed.api.list("StatefulSet", namespace) == []
+    assert "Traceback" not in operator.log()
+
+
+def test_deleted_in_the_foreground_its_objects_go_first_and_are_not_made_again(
+    deployed: Deployed, operate: Start, bed: Bed, namespace: str
+) -> None:
+    operator = operate()
+    small(deployed)
+    deployed.change()
+    deployed.wait_event("first_draft", 60)
+    mark = time.time()
+    bed.kubectl("delete", KIND.lower(), NAME, "-n", namespace, "--cascade=foreground", "--timeout=90s")
+    made = [r for r in requests(bed.audit_log, user=OPERATOR, since=mark + 1.0) if r.is_write and r.verb == "create"]
+    assert [
+        f"{r.verb} {r.resource} {r.name}" for r in made if r.namespace == namespace and r.resource != "events"
+    ] == []
+    assert bed.api.list("StatefulSet", namespace) == []
+    assert bed.api.list("Pod", namespace) == []
+    assert "Traceback" not in operator.log()
+
+
+def test_a_deleted_record_of_the_serving_revision_is_written_again(
+    deployed: Deployed, operate: Start, bed: Bed
+) -> None:
+    operate()
+    small(deployed)
+
+    def records() -> dict[str, str]:
+        found = bed.api.list("ControllerRevision", deployed.namespace)
+        return {f["metadata"]["name"]: f["metadata"]["uid"] for f in found if f["metadata"]["name"].startswith(NAME)}
+
+    before = records()
+    name = next(iter(before))
+    bed.api.delete("ControllerRevision", deployed.namespace, name)
+    deployed.wait("it again", lambda: records().get(name) not in (None, before[name]), 30)
+    deployed.change()
+    deployed.wait("promotion", lambda: deployed.stable() == 2, 150)
+    deployed.wait_ready()

@@ -26,8 +26,10 @@ _CLONE_NEWNET: Final = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _START: Final = 600.0
 """Seconds."""
-_SHARES: Final = 4096
-"""Of processor time for all Pods together, where a process has 1024 and one of the node's own about 9500."""
+_SHARES: Final = {settings.CGROUP: 2048, settings.SYSTEM_CGROUP: 4096}
+"""Of processor time for all Pods together, and for all of the node's own programs, where others' sessions have 1024
+each. Engines that start take all the processors there are, and leases must be renewed all the same; a priority (nice)
+counts within one group alone."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,15 @@ def _start() -> Node:
         Path(folder).mkdir(parents=True, exist_ok=True)
     for group in _cgroups():
         group.mkdir(exist_ok=True)
-        shares = group / "cpu.shares"
-        if shares.exists():
-            # All Pods together would weigh as much as one other process of a busy machine.
-            shares.write_text(str(_SHARES))
+        for name, value in (("cpu.shares", _SHARES[group.name]), ("cpu.weight", _SHARES[group.name] // 10)):
+            if (group / name).exists():
+                (group / name).write_text(str(value))
+    own = [group / "cgroup.procs" for group in _cgroups() if group.name == settings.SYSTEM_CGROUP]
+
+    def join() -> None:
+        for procs in own:
+            procs.write_text(str(os.getpid()))
+
     log = run / "supervisor.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -175,6 +182,7 @@ def _start() -> Node:
             stdout=out,
             stderr=out,
             start_new_session=True,
+            preexec_fn=join,
         )
     deadline = time.monotonic() + _START
     while not settings.state_file().exists():
@@ -243,13 +251,15 @@ def _enter(descriptor: int) -> None:
 
 
 def _cgroups() -> list[Path]:
-    """The parent of all Pods' cgroups, in each hierarchy of the machine's."""
+    """The parent of all Pods' cgroups, in each hierarchy of the machine's, and the group of the node's own programs in
+    those that share out processor time."""
     root = Path("/sys/fs/cgroup")
     if (root / "cgroup.controllers").exists():
-        return [root / settings.CGROUP]
+        return [root / settings.CGROUP, root / settings.SYSTEM_CGROUP]
     # Comounted controllers are links to one folder.
-    hierarchies = {path.resolve() for path in root.iterdir() if (path / "cgroup.procs").exists()}
-    return [path / settings.CGROUP for path in sorted(hierarchies)]
+    hierarchies = sorted({path.resolve() for path in root.iterdir() if (path / "cgroup.procs").exists()})
+    sharing = [path for path in hierarchies if (path / "cpu.shares").exists()]
+    return [path / settings.CGROUP for path in hierarchies] + [path / settings.SYSTEM_CGROUP for path in sharing]
 
 
 def _remove_cgroup(group: Path) -> None:

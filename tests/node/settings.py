@@ -18,6 +18,8 @@ API_PORT: Final = 6443
 SERVER: Final = f"https://{ADDRESS}:{API_PORT}"
 CGROUP: Final = "specdecode-node"
 """The parent of all Pods' cgroups."""
+SYSTEM_CGROUP: Final = "specdecode-node-system"
+"""Of the node's own programs, as a distribution's system.slice."""
 COVERED: Final = ("/run", "/var/log", "/var/lib/cni", "/var/lib/kubelet")
 """Folders of the machine that programs write to whatever they are told; the node has empty ones instead."""
 SANDBOX_IMAGE: Final = "localhost/probe:1"

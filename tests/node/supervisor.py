@@ -39,9 +39,6 @@ _GROUPS: Final = {
 _ETCD: Final = "http://127.0.0.1:2379"
 _PEERS: Final = "http://127.0.0.1:2380"
 _MANIFESTS: Final = Path(__file__).parent / "manifests"
-_NICE: Final = -10
-"""Of the node's own programs: engines that start take all the processors there are, and leases must be renewed all the
-same. What runs in Pods shares their cgroup's part, so there it makes no difference."""
 
 
 class Supervisor:
@@ -241,7 +238,6 @@ class Supervisor:
 def main() -> int:
     """Up, and watched until the end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     supervisor = Supervisor()
     try:
         supervisor.start()
