@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import ssl
-import urllib.error
+import threading
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,36 +98,70 @@ class Endpoint:
 
 
 class Api:
-    """Requests to the API server; every method raises ApiError when it refuses."""
+    """Requests to the API server; every method raises ApiError when it refuses, OSError where it can't be reached.
+
+    Each thread keeps its connection: tests look at the server many times a second, and a handshake for each look would
+    be most of what the server does.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=endpoint.ssl_context())
-        )
+        self._context = endpoint.ssl_context()
+        self._kept = threading.local()
 
     def request(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json", timeout: float = 60.0
     ) -> Any:
         """The decoded answer to one request; `path` begins with a slash."""
-        request = urllib.request.Request(
-            self.endpoint.server + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.endpoint.token}", "Content-Type": content_type},
-        )
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.endpoint.token}", "Content-Type": content_type}
+        kept = getattr(self._kept, "connection", None)
         try:
-            with self._opener.open(request, timeout=timeout) as answer:
-                text = answer.read().decode()
-        except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")
+            code, text = self._ask(kept if method == "GET" else None, timeout, method, path, data, headers)
+        except OSError as error:
+            if kept is None or method != "GET" or isinstance(error, TimeoutError):
+                raise
+            # The server has closed it in the meantime.
+            code, text = self._ask(None, timeout, method, path, data, headers)
+        if code >= 400:
+            said = text
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 said = json.loads(said)["message"]
-            raise ApiError(error.code, f"{method} {path}: {said}") from None
+            raise ApiError(code, f"{method} {path}: {said}")
         try:
             return json.loads(text)
         except ValueError:
             return text
+
+    def _ask(
+        self,
+        connection: http.client.HTTPSConnection | None,
+        timeout: float,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str],
+    ) -> tuple[int, str]:
+        """Status and body, by an open connection or a new one, which is kept after a good end."""
+        self._kept.connection = None
+        if connection is None:
+            connection = http.client.HTTPSConnection(
+                urllib.parse.urlsplit(self.endpoint.server).netloc, timeout=timeout, context=self._context
+            )
+        elif connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        try:
+            connection.request(method, path, body=data, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        except http.client.HTTPException as error:
+            connection.close()
+            raise ConnectionError(f"{method} {path}: {error!r}") from error
+        except BaseException:
+            connection.close()
+            raise
+        self._kept.connection = connection
+        return answer.status, text
 
     def get(self, kind: str, namespace: str | None, name: str) -> Json:
         found: Json = self.request("GET", path_of(kind, namespace, name))

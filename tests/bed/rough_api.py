@@ -88,7 +88,7 @@ class RoughApi:
             self.done[fault] += 1
             return web.json_response(_refusal(int(fault)), status=int(fault), headers={"Retry-After": "1"})
         headers = {name: value for name, value in request.headers.items() if name.lower() in _KEPT}
-        body = await request.read()
+        body = await request.read() or None
         limit = aiohttp.ClientTimeout(total=self._chance.uniform(*_CUT_AFTER) if watches else 60.0)
         url = self._server + request.raw_path
         async with self._session.request(request.method, url, headers=headers, data=body, timeout=limit) as answer:

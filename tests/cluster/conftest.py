@@ -36,7 +36,8 @@ def namespace(bed: Bed, request: pytest.FixtureRequest) -> Iterator[str]:
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
     name = bed.namespace(f"{words[:40].rstrip('-')}-{secrets.token_hex(3)}")
     yield name
-    bed.api.delete("Namespace", None, name)
+    if bed.api.find("Namespace", None, name):
+        bed.api.delete("Namespace", None, name)
 
 
 @pytest.fixture(scope="session")

@@ -282,7 +282,7 @@ def test_a_namespace_that_ends_in_mid_canary_takes_all_with_it(
     assert "Traceback" not in operator.log()
 
 
-def test_deleted_in_the_foreground_its_objects_go_first_and_are_not_made_again(
+def test_deleted_in_the_foreground_its_objects_go_and_are_not_made_again(
     deployed: Deployed, operate: Start, bed: Bed, namespace: str
 ) -> None:
     operator = operate()
@@ -295,8 +295,9 @@ def test_deleted_in_the_foreground_its_objects_go_first_and_are_not_made_again(
     assert [
         f"{r.verb} {r.resource} {r.name}" for r in made if r.namespace == namespace and r.resource != "events"
     ] == []
+    deployed.wait("its end", lambda: not bed.api.list("Pod", namespace) and not bed.api.list("StatefulSet", namespace))
+    time.sleep(3)
     assert bed.api.list("StatefulSet", namespace) == []
-    assert bed.api.list("Pod", namespace) == []
     assert "Traceback" not in operator.log()
 
 

@@ -37,8 +37,6 @@ LOOKS = 720
 PODS = {1: 4, 2: 8, 8: 16}
 # Stable's pasts that runs draw from; at a heavy load each takes long to simulate, and they differ little.
 PASTS, HEAVY_PASTS = 60, 12
-# The many troubles are judged by the worst of them: that needs more runs to tell a rate below 1 % from chance.
-_TWICE = 2
 _OWN = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
@@ -147,7 +145,7 @@ def main(arguments: list[str]) -> int:
         for first in range(0, runs, size):
             job = Job(traffic, min(size, runs - first), seed * 1_000_003 + len(jobs), seed)
             jobs.append((name(traffic), run, (job,)))
-    jobs += [("trouble", trouble.run, (seed * 1_000_003 + k, 100)) for k in range(-(-_TWICE * runs // 100))]
+    jobs += [("trouble", trouble.run, (seed * 1_000_003 + k, 100)) for k in range(-(-runs // 100))]
     jobs += [
         ("bound", lower_bound, (traffic, MARGIN, SHARES["length"] * ERROR, tuple((c.fall, c.onset) for c in FALLS)))
         for traffic in scenarios()

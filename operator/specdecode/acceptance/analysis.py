@@ -17,7 +17,7 @@ from specdecode.acceptance.history import History
 from specdecode.acceptance.kernel import SHARES, Finding, Kernel, Look, Settings, rates
 from specdecode.acceptance.ladder import COLUMNS
 from specdecode.acceptance.latency import Latency
-from specdecode.acceptance.length import awaited_information, needed_information
+from specdecode.acceptance.length import needed_information
 from specdecode.acceptance.noise import Noises
 from specdecode.acceptance.types import (
     Arm,
@@ -31,6 +31,7 @@ from specdecode.acceptance.types import (
     Verdict,
     VerdictKind,
 )
+from specdecode.acceptance.waiting import more_seconds, no_data, unseen
 
 # The weight at which stable no longer serves, so that only its last window is left to compare with.
 _WHOLE = 100.0
@@ -291,7 +292,10 @@ class Analysis:
                 )
                 return say(VerdictKind.INCONCLUSIVE, Reason.SPLIT_BY_CONNECTION, message)
             return say(VerdictKind.FAIL, _REASONS[finding], message)
-        nothing = self._no_data(now)
+        stale, canary = self.policy.stale_after, self._arms["canary"]
+        # At weight 100 stable no longer serves, and its last values stand.
+        compared = (canary, self._arms["stable"]) if self._kernel.reference is None else (canary,)
+        nothing = no_data(compared, now, stale)
         if nothing is not None:
             return say(VerdictKind.NO_DATA, *nothing)
         if self._kernel.reference is not None:
@@ -311,13 +315,13 @@ class Analysis:
         if self._passed and interval is not None:
             interval = max(interval[0], -self.policy.margin), interval[1]
         if self._passed:
-            unseen = self._unseen(now)
-            if unseen:
+            quiet = unseen(canary, now, stale)
+            if quiet:
                 return say(
                     VerdictKind.INCONCLUSIVE,
                     Reason.PODS_UNSEEN,
-                    f"Acceptance holds on what was seen, but {len(unseen)} of the canary's Pods drafted nothing yet, "
-                    f"for example {unseen[0]}.",
+                    f"Acceptance holds on what was seen, but {len(quiet)} of the canary's Pods drafted nothing yet, "
+                    f"for example {quiet[0]}.",
                 )
             message = explain.held(self.policy, estimate, interval, evidence)
             return say(VerdictKind.PASS, Reason.ACCEPTANCE_HELD, message)
@@ -327,7 +331,11 @@ class Analysis:
                 Reason.NO_COMMON_POSITIONS,
                 "The arms have drafted no common position yet, so there is nothing to compare.",
             )
-        more = self._more_seconds(estimate, information, evidence)
+        seen = evidence.canary
+        requests = seen.requests if canary.counted else None
+        more = more_seconds(
+            self.policy, self._settings.pass_error, estimate or 0.0, information, seen.seconds, requests
+        )
         message = explain.more(self.policy, estimate, evidence, more)
         told = more if more is not None and more < np.inf else None
         return say(VerdictKind.INCONCLUSIVE, Reason.NOT_ENOUGH_EVIDENCE, message, told)
@@ -338,47 +346,6 @@ class Analysis:
         needed = needed_information(self.policy.margin, self._settings.pass_error)
         half = half_width(information, needed, 1.0 - self.policy.confidence)
         return (max(-1.0, estimate - half), estimate + half)
-
-    def _no_data(self, now: float) -> tuple[Reason, str] | None:
-        """Why nothing can be said now, if so."""
-        stale = self.policy.stale_after
-        names: tuple[Arm, ...] = ("canary",) if self._kernel.reference is not None else ("canary", "stable")
-        for name in names:
-            arm = self._arms[name]
-            if arm.last_sample is None or now - arm.last_sample > stale:
-                what = f": {arm.last_error[1]}" if arm.last_error is not None else ""
-                since = "yet" if arm.last_sample is None else f"for {explain.duration(now - arm.last_sample)}"
-                return Reason.SCRAPES_FAILING, f"No metrics of the {name}'s decode Pods {since}{what}."
-        for name in names:
-            arm = self._arms[name]
-            if arm.last_drafts is None or now - arm.last_drafts > stale:
-                since = "yet" if arm.last_drafts is None else f"for {explain.duration(now - arm.last_drafts)}"
-                return Reason.NO_TRAFFIC, f"The {name} has drafted nothing {since}, so there is nothing to compare."
-        return None
-
-    def _unseen(self, now: float) -> list[str]:
-        canary = self._arms["canary"]
-        recent = (pod for pod, t in canary.known_pods.items() if now - t <= self.policy.stale_after)
-        return sorted(pod for pod in recent if pod not in canary.pods)
-
-    def _more_seconds(self, estimate: float | None, information: float, evidence: Evidence) -> float | None:
-        """Time until the canary would pass as it shows itself, with information coming as so far; infinite if never."""
-        seconds = evidence.canary.seconds
-        if seconds <= 0.0:
-            return None
-        waits = []
-        if self._arms["canary"].counted:
-            requests = evidence.canary.requests
-            if requests <= 0.0:
-                return None
-            waits.append(seconds * (self.policy.min_requests / requests - 1.0))
-        if information > 0.0:
-            error = self._settings.pass_error
-            needed = awaited_information(self.policy.margin, error, estimate or 0.0, information)
-            waits.append(seconds * (needed / information - 1.0))
-        elif not waits or waits[0] <= 0.0:
-            return None
-        return max(self.policy.interval, *waits)
 
     def arm_summary(self, arm: Arm, now: float) -> ArmSummary:
         """An arm's acceptance since the step began, for status and metrics."""
