@@ -100,7 +100,7 @@ def test_pods_without_room_are_held_and_the_scarce_resource_is_named(
         assert (deployed.stable(), deployed.canary(), deployed.rejected()) == (1, 2, {})
     finally:
         bed.set_gpus(256)
-    deployed.wait("promotion", lambda: deployed.stable() == 2, 150)
+    deployed.wait("promotion", lambda: deployed.stable() == 2, 400)
     deployed.wait_ready()
 
 
@@ -138,7 +138,7 @@ def test_edits_in_mid_canary(deployed: Deployed, operate: Start, recorder: Recor
     deployed.change(image("-c"))
     deployed.wait("C", lambda: deployed.canary() == 3)
     assert deployed.status()["rollout"]["step"] == 1
-    deployed.wait("C's promotion", lambda: deployed.stable() == 3, 150)
+    deployed.wait("C's promotion", lambda: deployed.stable() == 3, 400)
     deployed.wait("rest", deployed.at_rest)
     assert deployed.rejected() == {}
     assert numbers(deployed) == {"3"}
@@ -218,7 +218,7 @@ def test_a_frozen_leader_that_wakes_up_writes_nothing(
         taken, mark = holder(), time.time()
     finally:
         os.kill(first.child.process.pid, signal.SIGCONT)
-    deployed.wait("promotion", lambda: deployed.stable() == 2, 150)
+    deployed.wait("promotion", lambda: deployed.stable() == 2, 400)
     deployed.wait_ready()
     assert holder() == taken
     user = f"system:serviceaccount:{namespace}:one"
@@ -259,7 +259,7 @@ def test_an_api_server_on_a_bad_day_costs_time_and_nothing_else(
         deployed.wait("rest", deployed.at_rest)
         assert deployed.rejected()[2] == "AcceptanceCollapsed"
         deployed.change({"engine": {"image": IMAGE, "env": [{"name": "GOOD", "value": "1"}]}})
-        deployed.wait("promotion", lambda: deployed.stable() == 3, 200)
+        deployed.wait("promotion", lambda: deployed.stable() == 3, 400)
         deployed.wait_ready()
         seen = dict(rough.done)
         operator.stop()
@@ -316,5 +316,5 @@ def test_a_deleted_record_of_the_serving_revision_is_written_again(
     bed.api.delete("ControllerRevision", deployed.namespace, name)
     deployed.wait("it again", lambda: records().get(name) not in (None, before[name]), 30)
     deployed.change()
-    deployed.wait("promotion", lambda: deployed.stable() == 2, 150)
+    deployed.wait("promotion", lambda: deployed.stable() == 2, 400)
     deployed.wait_ready()
