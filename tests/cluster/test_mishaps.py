@@ -268,17 +268,28 @@ def test_an_api_server_on_a_bad_day_costs_time_and_nothing_else(
     assert "Traceback" not in operator.log()
 
 
+def in_mid_canary(deployed: Deployed) -> None:
+    """A small one whose canary has drafted."""
+    small(deployed)
+    deployed.change()
+    deployed.wait_event("first_draft", 60)
+
+
+def all_goes(deployed: Deployed) -> None:
+    """Pods and their StatefulSets go, and nobody makes them again."""
+    api, namespace = deployed.bed.api, deployed.namespace
+    deployed.wait("its end", lambda: not api.list("Pod", namespace) and not api.list("StatefulSet", namespace))
+    time.sleep(3)
+    assert api.list("StatefulSet", namespace) == []
+
+
 def test_a_namespace_that_ends_in_mid_canary_takes_all_with_it(
     deployed: Deployed, operate: Start, bed: Bed, namespace: str
 ) -> None:
     operator = operate()
-    small(deployed)
-    deployed.change()
-    deployed.wait_event("first_draft", 60)
+    in_mid_canary(deployed)
     bed.api.delete("Namespace", None, namespace)
-    deployed.wait("its end", lambda: not bed.api.list("Pod", namespace) and not bed.api.list("StatefulSet", namespace))
-    time.sleep(3)
-    assert bed.api.list("StatefulSet", namespace) == []
+    all_goes(deployed)
     assert "Traceback" not in operator.log()
 
 
@@ -286,18 +297,14 @@ def test_deleted_in_the_foreground_its_objects_go_and_are_not_made_again(
     deployed: Deployed, operate: Start, bed: Bed, namespace: str
 ) -> None:
     operator = operate()
-    small(deployed)
-    deployed.change()
-    deployed.wait_event("first_draft", 60)
+    in_mid_canary(deployed)
     mark = time.time()
     bed.kubectl("delete", KIND.lower(), NAME, "-n", namespace, "--cascade=foreground", "--timeout=90s")
     made = [r for r in requests(bed.audit_log, user=OPERATOR, since=mark + 1.0) if r.is_write and r.verb == "create"]
     assert [
         f"{r.verb} {r.resource} {r.name}" for r in made if r.namespace == namespace and r.resource != "events"
     ] == []
-    deployed.wait("its end", lambda: not bed.api.list("Pod", namespace) and not bed.api.list("StatefulSet", namespace))
-    time.sleep(3)
-    assert bed.api.list("StatefulSet", namespace) == []
+    all_goes(deployed)
     assert "Traceback" not in operator.log()
 
 
