@@ -37,10 +37,10 @@ class RoughApi:
         self._share = share
         self._chance = random.Random(seed)
         self.done: Counter[str] = Counter()
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
-        self._end: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._port = bed.network.free_port()
 
     def __enter__(self) -> Self:
@@ -52,7 +52,7 @@ class RoughApi:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._end is not None:
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(30)
 
@@ -67,7 +67,7 @@ class RoughApi:
         return path
 
     async def _serve(self) -> None:
-        self._end = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         real = Endpoint.from_kubeconfig(self._bed.kubeconfig)
         connector = aiohttp.TCPConnector(ssl=real.ssl_context(), limit=0)
         async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:

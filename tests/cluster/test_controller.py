@@ -197,7 +197,7 @@ def test_killed_it_goes_on_where_it_was(world: World) -> None:
     world.apply(steps=[{"weight": 20, "pause": {}}, {"weight": 100}])
     world.wait_ready()
     world.edit()
-    world.wait("a Pass", lambda: world.status().get("rollout", {}).get("stepPassedAt"), 120)
+    world.wait("a Pass", lambda: world.status().get("rollout", {}).get("stepPassedAt"), 240)
     before = world.status()["rollout"]
     operator.kill()
     operator.start()

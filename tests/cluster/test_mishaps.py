@@ -151,7 +151,7 @@ def test_paused_it_holds_and_a_fall_still_acts(deployed: Deployed, operate: Star
     deployed.change()
     deployed.wait_event("first_draft", 60)
     deployed.change({"rollout": {"paused": True}})
-    deployed.wait("a Pass", lambda: deployed.status()["rollout"].get("stepPassedAt"), 90)
+    deployed.wait("a Pass", lambda: deployed.status()["rollout"].get("stepPassedAt"), 240)
     time.sleep(5)
     rollout = deployed.status()["rollout"]
     assert (rollout["phase"], rollout["step"]) == ("Analysing", 1)

@@ -333,10 +333,11 @@ class Analysis:
             )
         seen = evidence.canary
         requests = seen.requests if canary.counted else None
+        noise = self._noise.awaited(seen.seconds)
         more = more_seconds(
-            self.policy, self._settings.pass_error, estimate or 0.0, information, seen.seconds, requests
+            self.policy, self._settings.pass_error, estimate or 0.0, information, seen.seconds, requests, noise
         )
-        message = explain.more(self.policy, estimate, evidence, more)
+        message = explain.more(self.policy, estimate, evidence, more, noise)
         told = more if more is not None and more < np.inf else None
         return say(VerdictKind.INCONCLUSIVE, Reason.NOT_ENOUGH_EVIDENCE, message, told)
 

@@ -253,15 +253,15 @@ def kappa(curve: Curve) -> tuple[Array, Array]:
     tail exp(h**2 v / 2) times as heavy, which a variance larger by h v / 2 undoes. n batches have v = 2 / n.
     """
     count, prior = curve.batches, _PRIOR_BATCHES
-    known = count > 0.0
-    raw = np.divide(curve.squares, curve.weights, out=np.full_like(curve.squares, np.nan), where=known)
+    counted = count > 0.0
+    raw = np.divide(curve.squares, curve.weights, out=np.full_like(curve.squares, np.nan), where=counted)
     certain = count.copy()
     above, more = np.full(raw.shape[0], np.nan), np.zeros(raw.shape[0])
     for scale in reversed(range(curve.scales)):
         own = count[:, scale]
         shorter, trusted = _shorter(raw, certain, scale)
         weight = np.where(np.isfinite(above), np.clip(more - own, 0.0, trusted), 0.0)
-        found = np.where(known[:, scale], raw[:, scale], 0.0)
+        found = np.where(counted[:, scale], raw[:, scale], 0.0)
         total = own + weight
         leant = np.where(weight > 0.0, shorter, 0.0)
         leaning = np.divide(own * found + weight * leant, total, out=shorter, where=total > 0.0)
@@ -281,8 +281,13 @@ def kappa(curve: Curve) -> tuple[Array, Array]:
         growth = np.divide(value, previous, out=growth.copy(), where=previous > 0.0)
         out[:, scale] = previous = value
         most = np.maximum(most, own)
-    out[count.max(axis=1) < _LEAST_BATCHES] = np.nan
+    out[known(curve) < 1.0] = np.nan
     return out * (1.0 + _FAIL_CAUTION / (certain + _LEANT_FAIL)), out * (1.0 + _PASS_CAUTION / (certain + _LEANT_PASS))
+
+
+def known(curve: Curve) -> Array:
+    """The batches seen of those without which kappa is unknown, as a share, shape (runs,): known from 1 on."""
+    return np.asarray(curve.batches.max(axis=1) / _LEAST_BATCHES)
 
 
 def _shorter(raw: Array, certain: Array, scale: int) -> tuple[Array, Array]:

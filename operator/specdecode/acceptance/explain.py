@@ -63,8 +63,14 @@ def held(policy: Policy, estimate: float | None, interval: tuple[float, float] |
     )
 
 
-def more(policy: Policy, estimate: float | None, evidence: Evidence, seconds: float | None) -> str:
-    """NotEnoughEvidence."""
+def more(policy: Policy, estimate: float | None, evidence: Evidence, seconds: float | None, noise: float = 0.0) -> str:
+    """NotEnoughEvidence; ``seconds`` until it should tell, ``noise`` until the noise is known."""
+    if noise > 0.0:
+        wait = f", for about {duration(noise)} more" if math.isfinite(noise) else ""
+        return (
+            f"The canary's acceptance length can't be judged yet, after {seen(evidence.canary)}: how much it varies "
+            f"by itself is still being measured{wait}."
+        )
     if seconds is None:
         wait = "the traffic is still too thin to say how long it will take"
     elif math.isfinite(seconds):

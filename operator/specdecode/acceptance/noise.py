@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from specdecode.acceptance.dispersion import (
     at_window,
     excess,
     kappa,
+    known,
     merged,
     remeasure,
 )
@@ -50,9 +52,20 @@ class Noises:
         both = self._own.curve()
         stable, canary = both.row(_ROWS["stable"]), both.row(_ROWS["canary"])
         if self._known is None or remeasure(look):
-            curve = stable if self._past is None else merged(self._past, stable)
-            self._known = kappa(curve)
+            self._known = kappa(self._with_past(stable))
         return Noise(*self._known, excess(stable, canary), self._interval)
+
+    def awaited(self, seconds: float) -> float:
+        """Seconds until the noise is known, with batches coming as in the ``seconds`` so far; 0 if it is known."""
+        stable = self._own.curve().row(_ROWS["stable"])
+        missing = 1.0 - float(known(self._with_past(stable))[0])
+        own = float(known(stable)[0])
+        if missing <= 0.0:
+            return 0.0
+        return seconds * missing / own if own > 0.0 else math.inf
+
+    def _with_past(self, stable: Curve) -> Curve:
+        return stable if self._past is None else merged(self._past, stable)
 
     def at(self, arm: Arm, seconds: float, look: int) -> float | None:
         """An arm's kappa over a window of ``seconds``; None if unknown."""

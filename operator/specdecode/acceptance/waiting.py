@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from specdecode.acceptance import explain
@@ -32,7 +33,13 @@ def unseen(arm: ArmWindow, now: float, stale: float) -> list[str]:
 
 
 def more_seconds(
-    policy: Policy, pass_error: float, estimate: float, information: float, seconds: float, requests: float | None
+    policy: Policy,
+    pass_error: float,
+    estimate: float,
+    information: float,
+    seconds: float,
+    requests: float | None,
+    noise: float,
 ) -> float | None:
     """Time until the canary would pass as it shows itself, with evidence coming as so far; infinite if never.
 
@@ -43,10 +50,11 @@ def more_seconds(
         information: one over its variance; 0 while unknown.
         seconds: for which the step has lasted.
         requests: of the canary since then; None where they aren't counted.
+        noise: seconds until it is known.
     """
-    if seconds <= 0.0:
+    if seconds <= 0.0 or noise == math.inf:
         return None
-    waits = []
+    waits = [noise] if noise > 0.0 else []
     if requests is not None:
         if requests <= 0.0:
             return None
@@ -54,6 +62,6 @@ def more_seconds(
     if information > 0.0:
         needed = awaited_information(policy.margin, pass_error, estimate, information)
         waits.append(seconds * (needed / information - 1.0))
-    elif not waits or waits[0] <= 0.0:
+    elif max(waits, default=0.0) <= 0.0:
         return None
     return max(policy.interval, *waits)

@@ -123,9 +123,6 @@ class Elector:
         try:
             ours = await self._renew() if self._held is not None else await self._take()
         except ApiError as error:
-            if error.status == 409:
-                # Somebody was faster. What we knew of it is stale.
-                self._held = None
             level = logging.DEBUG if error.status == 409 else logging.WARNING
             log.log(level, "no answer to holding the Lease: %s", error)
             return False
@@ -146,7 +143,10 @@ class Elector:
             # A renewal whose answer got lost stands all the same: what we hold may only be an older version of it.
             found = await self._client.get(LEASE, s.namespace, s.name)
             if (found.get("spec") or {}).get("holderIdentity") != s.identity:
+                self._held = None
                 raise
+            # Should the next answer get lost too, this is one missed round and no loss of the Lease.
+            self._held = found
         return await self._client.lease("PUT", _renewed(found))
 
     async def _take(self) -> Object | None:

@@ -54,6 +54,20 @@ def test_an_equal_canary_passes_with_numbers() -> None:
     assert math.isfinite(waiting.more_seconds)
 
 
+@pytest.mark.parametrize("pods", [(1, 1), (2, 1), (8, 2)])
+def test_while_the_noise_is_measured_it_says_so_and_for_how_long(pods: tuple[int, int]) -> None:
+    fleet = Fleet(1, Behaviour(running=60), Behaviour(running=60), pods)
+    verdicts = play(fleet, start(), 100)
+    early = [(i, v) for i, v in enumerate(verdicts) if "is still being measured" in v.message]
+    known = early[-1][0] + 1
+    assert known < len(verdicts)
+    assert all(v.kind is VerdictKind.INCONCLUSIVE for _, v in early)
+    told = [(known - i, v.more_seconds / 5.0) for i, v in early if v.more_seconds is not None]
+    assert len(told) >= len(early) - 2
+    assert all(looks >= left - 2.0 for left, looks in told)
+    assert early[len(early) // 2][1].message.count("more.") == 1
+
+
 def test_a_fall_is_named_with_the_numbers() -> None:
     fleet = Fleet(2, Behaviour(), Behaviour(keep=0.6))
     last = play(fleet, start(), 300)[-1]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdecode.cluster.client import ApiError, Client, NotLeaderError
 from specdecode.cluster.kinds import Kind, Object
@@ -20,6 +22,8 @@ class Server:
         self.down = False
         self.mute = False
         """What is written is kept, and its answer lost."""
+        self.twice: list[bool] = []
+        """For each of the next writes, whether it arrives twice, the answer to the first being lost."""
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
         self._answer()
@@ -37,6 +41,8 @@ class Server:
                 raise ApiError(409, "Conflict", "modified")
         self.version += 1
         self.lease = body | {"metadata": body["metadata"] | {"resourceVersion": str(self.version)}}
+        if self.twice and self.twice.pop(0):
+            raise ApiError(409, "Conflict", "modified")
         if self.mute:
             raise ApiError(0, "Timeout", "no answer within 5 s")
         return self.lease
@@ -156,6 +162,36 @@ async def test_a_renewal_whose_answer_was_lost_doesn_t_lose_the_lease() -> None:
     assert not await round_of(b)
     assert server.lease is not None
     assert server.lease["spec"]["leaseTransitions"] == 0
+
+
+Answer = Literal["right", "no", "lost", "twice", "twice twice"]
+
+
+@given(st.lists(st.sampled_from(["no", "lost", "twice", "twice twice"]), max_size=4), st.integers(1, 3))
+def test_whatever_becomes_of_the_answers_a_lease_that_nobody_else_took_isn_t_lost(
+    faults: list[Answer], every: int
+) -> None:
+    """A client that tries again by itself meets its own first try as a conflict, as often as it happens."""
+    server, clock = Server(), Clock()
+    a, b = elector(server, clock, "a"), elector(server, clock, "b")
+
+    async def days() -> None:
+        assert await round_of(a)
+        for fault in faults:
+            clock.now += 2.0
+            server.down, server.mute = fault == "no", fault == "lost"
+            server.twice = [True] * {"twice": 1, "twice twice": 2}.get(fault, 0)
+            await round_of(a)
+            assert a.leading
+            assert a._held is not None
+            server.down, server.mute, server.twice = False, False, []
+            if clock.now % every == 0:
+                assert not await round_of(b)
+        clock.now += 1.0
+        assert await round_of(a)
+        assert server.holder == "a"
+
+    asyncio.run(days())
 
 
 async def test_a_lease_that_somebody_else_has_taken_is_lost_at_once(no_sleep: None) -> None:
