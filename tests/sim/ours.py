@@ -192,8 +192,8 @@ def play(
                 row[c] = canary[name][alive, i]
             elif name in shared:
                 row[c] = shared[name][mine, i]
-        factor = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
-        told = Noise(noise[0][mine], noise[1][mine], factor, LOOK)
+        above = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
+        told = Noise(noise[0][mine], noise[1][mine], *above, LOOK)
         look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, told)
         failed = look.finding != Finding.NOTHING
         new = alive[look.passed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,22 +79,19 @@ def test_the_oracle_obeys_its_error_and_no_bound_is_above_it() -> None:
 
 
 def test_troubles_roll_back_nothing() -> None:
-    rows = trouble.joined([trouble.run(3, 8, traffics=(TRAFFIC,), looks=180)])
+    found = [trouble.run(seed, 4, traffics=(TRAFFIC,), looks=180) for seed in (3, 4)]
+    rows = trouble.joined(found)
     assert len({row["cell"] for row in rows}) == len(rows) > 10
     assert sum(row["fails"] for row in rows if "split" not in row["cell"]) <= 2
+    tuned_on = trouble.tuned_on(found)
+    assert len(tuned_on) == len(trouble.UNLIKE)
+    assert {score.shape for _, scores in tuned_on for score in scores.values()} == {(8,)}
 
 
-@pytest.mark.parametrize("title", ["collapse", "errors", "no_data", "restart"])
-def test_single_runs_keep_their_bars(title: str) -> None:
-    found = {bar["name"]: bar for bar in checks.bars([checks.tally(title, 3, 4)])}
-    assert found[title]["holds"]
-    # A bar that nothing was run for doesn't hold.
-    assert not found["depth"]["holds"]
-
-
-def test_a_page_and_its_bars_come_from_the_figures(tmp_path: Path) -> None:
+def simple(runs: int) -> tuple[dict[str, dict[str, Any]], dict[str, list[float]], list[dict[str, Any]]]:
+    """What ``judge`` needs of one scenario, in which every score of a fall rises from 0 to 9 over the hour."""
     rng = np.random.default_rng(0)
-    runs, looks = 50, 720
+    looks = 720
     calls = Outcome(np.full(runs, 30), np.full(runs, NEVER), np.ones(runs, dtype=np.int64))
     never = Outcome(np.full(runs, NEVER), np.full(runs, 40), np.zeros(runs, dtype=np.int64))
     falling = np.tile(np.linspace(0.0, 9.0, looks), (runs, 1))
@@ -109,8 +107,32 @@ def test_a_page_and_its_bars_come_from_the_figures(tmp_path: Path) -> None:
         | {("late" if c.onset else "start", c.fall, c): np.roll(falling, c.onset, axis=1) for c in FALLS},
         "naive": {(m, c): (falling if c in FALLS else quiet) for m in METHODS for c in (*FALLS, *harmless)},
     }
-    troubles = [{"cell": "drift, fall 0", "fall": 0.0, "runs": 50, "fails": 0, "passes": 50}]
-    rows, bars = judge({"plain": result}, {"plain": [10.0] * 6}, troubles, MARGIN, 0.01)
+    troubles = [{"cell": "drift, fall 0", "fall": 0.0, "runs": runs, "fails": 0, "passes": runs}]
+    return {"plain": result}, {"plain": [10.0] * 6}, troubles
+
+
+def test_the_naive_are_tuned_where_it_is_hardest_for_them_and_may_err_there_as_often_as_ours() -> None:
+    scores = np.linspace(0.0, 6.0, 100)
+
+    def seconds(*unlike: float) -> float:
+        rows, _ = judge(*simple(50), [(ours, dict.fromkeys(METHODS, scores)) for ours in unlike], MARGIN, 0.01)
+        row = next(r for r in rows if r["fall"] == 0.2 and r["onset"] == 0)
+        return float(row["naive"]["z-test"]["seconds"])
+
+    assert seconds() < seconds(0.5) < seconds(0.0)
+    assert seconds(0.0) == seconds(0.01) == seconds(0.5, 0.0)
+
+
+@pytest.mark.parametrize("title", ["collapse", "errors", "no_data", "restart"])
+def test_single_runs_keep_their_bars(title: str) -> None:
+    found = {bar["name"]: bar for bar in checks.bars([checks.tally(title, 3, 4)])}
+    assert found[title]["holds"]
+    # A bar that nothing was run for doesn't hold.
+    assert not found["depth"]["holds"]
+
+
+def test_a_page_and_its_bars_come_from_the_figures(tmp_path: Path) -> None:
+    rows, bars = judge(*simple(50), [], MARGIN, 0.01)
     found = {bar["name"]: bar for bar in bars}
     assert found["false_rollback"]["value"] == pytest.approx(far_end(0, 50))
     assert not found["false_rollback"]["holds"]

@@ -1,17 +1,20 @@
 """What traffic and fleets do besides falling: none of it may fail a canary, whatever the method is told of it.
 
-Vectorised like the bench's other cells, on the kernel that the controller calls.
+Vectorised like the bench's other cells, on the kernel that the controller calls. A canary whose requests are more or
+less alike than stable's, at the same acceptance length, is what tells a test of lengths from one of anything else, so
+the naive methods are tuned on it too.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from specdecode.acceptance.dispersion import Curve
 from tests.sim.law import mean_accepted
+from tests.sim.naive import METHODS
 from tests.sim.ours import NEVER, Counts, Outcome, factor, observed, pasts, play, settings
 from tests.sim.traffic import ArmTraffic, Array, Traffic, simulate
 
@@ -20,10 +23,21 @@ FALLS = (0.0, 0.05)
 CLIENTS = (5, 20, 100)
 # Standard deviation between clients of the acceptance of their traffic, as a part of it.
 _UNLIKE = 0.1
+# The spread of the canary's requests over that of stable's: the same length on average, its variance half, or twice.
+UNLIKE = {"requests more alike": 0.71, "requests less alike": 1.41}
 _PODS, _STABLE_PODS = 2, 8
 # Stable's pasts and their hours.
 _PASTS, _HOURS = 20, 2.0
 _TRAFFICS = (Traffic(running=20.0, spread=0.15), Traffic(running=20.0, spread=0.3))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Outcomes by trouble (with the traffic's spread) and fall; and of the naive methods the highest score of each run
+    by method and trouble, at a fall of exactly the margin, where they are tuned on it."""
+
+    outcomes: dict[tuple[str, float], Outcome]
+    naive: dict[tuple[str, str], Array]
 
 
 def drift(looks: int) -> Array:
@@ -48,20 +62,17 @@ def _cut(arm: ArmTraffic, keep: Array) -> ArmTraffic:
     return replace(arm, drafts=arm.drafts * keep, accepted=arm.accepted * keep, first=arm.first * keep)
 
 
-def run(
-    seed: int, runs: int, traffics: tuple[Traffic, ...] = _TRAFFICS, looks: int = LOOKS
-) -> dict[tuple[str, float], Outcome]:
-    """Outcomes by trouble (with the traffic's spread) and fall."""
-    out: dict[tuple[str, float], Outcome] = {}
+def run(seed: int, runs: int, traffics: tuple[Traffic, ...] = _TRAFFICS, looks: int = LOOKS) -> Found:
+    """All troubles, once for each traffic."""
+    out = Found({}, {})
     for traffic in traffics:
-        out |= {
-            (f"{title}, spread {traffic.spread:g}", fall): o
-            for (title, fall), o in _one(traffic, seed, runs, looks).items()
-        }
+        found, spread = _one(traffic, seed, runs, looks), f"spread {traffic.spread:g}"
+        out.outcomes.update({(f"{title}, {spread}", fall): o for (title, fall), o in found.outcomes.items()})
+        out.naive.update({(method, f"{title}, {spread}"): high for (method, title), high in found.naive.items()})
     return out
 
 
-def _one(traffic: Traffic, seed: int, runs: int, looks: int) -> dict[tuple[str, float], Outcome]:
+def _one(traffic: Traffic, seed: int, runs: int, looks: int) -> Found:
     rng = np.random.default_rng(seed)
     known = pasts(traffic, 1, _PASTS, (_STABLE_PODS,), _HOURS)[_STABLE_PODS]
     pick = rng.integers(0, _PASTS, runs)
@@ -109,15 +120,35 @@ def _one(traffic: Traffic, seed: int, runs: int, looks: int) -> dict[tuple[str, 
         unlike = np.repeat((means[0] / means[1])[:, None], looks, axis=1)
         cells = [observed(canary, traffic, unlike, rng)]
         out[(f"split by connection, {clients} clients", 0.0)] = play(cells, plain, past, rules)[0]
+
+    naive: dict[tuple[str, str], Array] = {}
+    for title, part in UNLIKE.items():
+        other = replace(traffic, spread=traffic.spread * part)
+        theirs = simulate(other, rng, runs=runs, looks=looks, pods=1, running=traffic.running, from_empty=True)
+        level = mean_accepted(traffic) / mean_accepted(other)
+        cells = [observed(theirs, other, factor(fall, mean_accepted(traffic)) * level * ones, rng) for fall in FALLS]
+        out.update({(title, f): o for f, o in zip(FALLS, play(cells, plain, past, rules), strict=True)})
+        for method, score in METHODS.items():
+            naive[(method, title)] = score(cells[-1], plain, rules.margin).max(axis=1)
+    return Found(out, naive)
+
+
+def tuned_on(parts: list[Found]) -> list[tuple[float, dict[str, Array]]]:
+    """For each trouble that naive methods are tuned on: ours' rate of Fail there, and their highest scores."""
+    out = []
+    for title in dict.fromkeys(title for _, title in parts[0].naive):
+        fail = np.concatenate([p.outcomes[(title, FALLS[-1])].fail for p in parts])
+        scores = {m: np.concatenate([p.naive[(m, title)] for p in parts]) for m in METHODS}
+        out.append((float((fail < NEVER).mean()), scores))
     return out
 
 
-def joined(parts: list[dict[tuple[str, float], Outcome]]) -> list[dict[str, Any]]:
+def joined(parts: list[Found]) -> list[dict[str, Any]]:
     """Failing and passing of all batches by trouble and fall."""
     rows = []
-    for title, fall in parts[0]:
-        fail = np.concatenate([p[(title, fall)].fail for p in parts])
-        passed = np.concatenate([p[(title, fall)].passed for p in parts])
+    for title, fall in parts[0].outcomes:
+        fail = np.concatenate([p.outcomes[(title, fall)].fail for p in parts])
+        passed = np.concatenate([p.outcomes[(title, fall)].passed for p in parts])
         rows.append(
             {
                 "cell": f"{title}, fall {fall:g}",

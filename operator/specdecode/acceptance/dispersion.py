@@ -46,13 +46,16 @@ _FAIL_CAUTION, _PASS_CAUTION = 5.0, 3.0
 _LEANT_FAIL, _LEANT_PASS = 6.0, 12.0
 # Scales at which an arm's own steps are compared: several requests come and go, and a fall is one step of many.
 _GUARD_SCALES = (1, 2, 3)
-# Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for.
-_STEP_BATCHES = 8.0
+# Squares of an arm's own steps at one scale without which its two largest can't be left out.
+_LEAST_JUMPS = 4.0
+# Batches whose mean square has a relative standard error of 1, tails and overlap of the scales allowed for; for Pass
+# on the safe side.
+_FAIL_BATCHES, _PASS_BATCHES = 4.0, 8.0
 _TINY = 1e-300
 _LOG2 = float(np.log(2.0))
 
 
-_SUMS = ("squares", "weights", "batches", "steps", "step_weights")
+_SUMS = ("squares", "weights", "batches", "steps", "step_weights", "jumps", "jumpers")
 _PARTIAL = ("_drafts", "_accepted", "_before_drafts", "_before_accepted")
 
 
@@ -70,7 +73,8 @@ class Curve:
 
     Scale j has batches of ``base`` * 2**j seconds. ``steps`` and ``step_weights`` are squares and drafts of each
     Pod's batches against its own batch before, without the two largest: a single jump, such as a fall, touches no
-    more than two, so the rest tell a noisy arm from one that fell.
+    more than two, so the rest tell a noisy arm from one that fell. ``jumps`` counts the squares, and ``jumpers`` the
+    Pods in them.
     """
 
     base: float
@@ -79,10 +83,17 @@ class Curve:
     batches: Array
     steps: Array
     step_weights: Array
+    jumps: Array
+    jumpers: Array
+
+    @classmethod
+    def without_steps(cls, base: float, squares: Array, weights: Array, batches: Array) -> Curve:
+        """A measurement of which only the dispersion is kept."""
+        return cls(base, squares, weights, batches, *(np.zeros_like(squares) for _ in range(4)))
 
     def arrays(self) -> tuple[Array, ...]:
         """All measurements."""
-        return self.squares, self.weights, self.batches, self.steps, self.step_weights
+        return self.squares, self.weights, self.batches, self.steps, self.step_weights, self.jumps, self.jumpers
 
     def row(self, run: int) -> Curve:
         """One run's."""
@@ -105,6 +116,8 @@ class Dispersion:
         self.batches: Array = np.zeros((runs, scales))
         self.steps: Array = np.zeros((runs, scales))
         self.step_weights: Array = np.zeros((runs, scales))
+        self.jumps: Array = np.zeros((runs, scales))
+        self.jumpers: Array = np.zeros((runs, scales))
         self._peaks: Array = np.zeros((2, runs, scales))
         self._drafts: Array = np.zeros((scales, runs, pods))
         self._accepted: Array = np.zeros((scales, runs, pods))
@@ -162,11 +175,14 @@ class Dispersion:
         self._peaks[1, :, scale] = np.maximum(second, np.minimum(first, square))
         self._peaks[0, :, scale] = np.maximum(first, square)
         self.step_weights[:, scale] += weight.sum(axis=1)
+        jumpers = (weight > 0.0).sum(axis=1)
+        self.jumps[:, scale] += jumpers > 0
+        self.jumpers[:, scale] += jumpers
         self._before_drafts[scale], self._before_accepted[scale] = drafts, accepted
 
     def select(self, runs: NDArray[np.bool_]) -> None:
         """Keep these runs only."""
-        for name in ("squares", "weights", "batches", "steps", "step_weights", "_past_drafts", "_past_accepted"):
+        for name in (*_SUMS, "_past_drafts", "_past_accepted"):
             setattr(self, name, getattr(self, name)[runs])
         for name in ("_drafts", "_accepted", "_before_drafts", "_before_accepted", "_peaks"):
             setattr(self, name, getattr(self, name)[:, runs])
@@ -206,6 +222,8 @@ class Dispersion:
             self.batches.copy(),
             self.steps - self._peaks.sum(axis=0),
             self.step_weights.copy(),
+            self.jumps.copy(),
+            self.jumpers.copy(),
         )
 
 
@@ -310,20 +328,39 @@ def remeasure(look: int) -> bool:
     return look < 24 or look % 4 == 0
 
 
-def excess(stable: Curve, canary: Curve) -> Array:
-    """The canary's dispersion over stable's, shape (runs,): 1, or more where its Pods jump about more.
+def excess(stable: Curve, canary: Curve) -> tuple[Array, Array]:
+    """The canary's dispersion over stable's, for Fail and for Pass, both of shape (runs,): at least 1.
 
-    One factor for all scales. One standard error is taken off, so that what the few batches of a fresh canary show by
-    chance counts for nothing; an arm that seems calmer than stable is not believed.
+    One factor for all scales; a canary that seems calmer than stable is not believed. What few batches show by chance
+    is its standard error. For Fail all of a ratio counts once that much less of it would still be above 1; for Pass,
+    which every look of an equal canary would pay for, the ratio less its error.
     """
-    known = (stable.step_weights > 0.0) & (canary.step_weights > 0.0) & (stable.steps > 0.0)
-    expected = np.divide(stable.steps, stable.step_weights, out=np.ones_like(stable.steps), where=known)
-    found = np.divide(canary.steps, canary.step_weights, out=np.ones_like(canary.steps), where=known)
-    count = np.where(known, canary.batches, 0.0)
+    enough = (canary.jumps >= _LEAST_JUMPS) & (stable.jumps >= _LEAST_JUMPS)
+    known = enough & (stable.step_weights > 0.0) & (canary.step_weights > 0.0) & (stable.steps > 0.0)
+    expected, found = (
+        np.divide(arm.steps, arm.step_weights * kept(arm), out=np.ones_like(arm.steps), where=known)
+        for arm in (stable, canary)
+    )
+    count, others = (np.where(known, arm.batches, 0.0) for arm in (canary, stable))
     total = count.sum(axis=1)
     mean = np.divide((count * found / expected).sum(axis=1), total, out=np.ones_like(total), where=total > 0.0)
-    error = np.sqrt(_STEP_BATCHES / np.maximum(total, _STEP_BATCHES))
-    return np.asarray(np.maximum(1.0, mean * (1.0 - error)))
+    canary_part, stable_part = (1.0 / np.maximum(n, 1.0) for n in (total, others.sum(axis=1)))
+
+    def least(variance: Array) -> Array:
+        return np.asarray(mean * (1.0 - np.minimum(np.sqrt(variance), 1.0)))
+
+    shown = least(_FAIL_BATCHES * (canary_part + stable_part)) > 1.0
+    return np.where(shown, mean, 1.0), np.maximum(1.0, least(_PASS_BATCHES * canary_part))
+
+
+def kept(curve: Curve) -> Array:
+    """The part of a sum of squares that is left on average without its two largest, by run and scale.
+
+    Fitted to simulated squares of normal deviates, each the mean over k Pods: within a tenth from 4 squares on.
+    """
+    squares = np.maximum(curve.jumps, 3.0)
+    pods = np.maximum(curve.jumpers / squares, 1.0)
+    return np.asarray((1.0 - 2.0 / squares) ** (1.0 + 1.37 * pods**-0.65 * np.log(squares)))
 
 
 def at_window(kappas: Array, base: float, windows: Array) -> tuple[Array, Array]:

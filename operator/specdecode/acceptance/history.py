@@ -34,8 +34,7 @@ class Record:
         self._past: Curve | None = None
         if state and state.get("base") == base and state["squares"]:
             rows = [np.array(state[name], dtype=float) for name in _SAVED]
-            nothing = np.zeros_like(rows[0])
-            self._past = Curve(base, rows[0], rows[1], rows[2], nothing, nothing)
+            self._past = Curve.without_steps(base, *rows)
             self._width = rows[0].shape[0]
 
     def add(self, seconds: float, drafts: Array, accepted: Array) -> None:

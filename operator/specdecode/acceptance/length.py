@@ -56,12 +56,13 @@ _LITTLE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What is known of the noise: stable's kappa by scale, (runs, scales), scale 0 being ``base`` seconds, as Fail and
-    as Pass take it; the canary's is ``excess``, (runs,), times that."""
+    """What is known of the noise, as Fail and as Pass take it: stable's kappa by scale, (runs, scales), scale 0 being
+    ``base`` seconds; the canary's is ``excess``, (runs,), times that."""
 
     kappas: Array
     pass_kappas: Array
     excess: Array
+    pass_excess: Array
     base: float
 
 
@@ -100,7 +101,9 @@ def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
     # A kappa that isn't known is NaN.
     unit = np.where(some & (kappas >= 0.0), np.maximum(kappas, _LITTLE), np.inf) / length**2
     kept = np.maximum((1.0 - margin) * length - 1.0, 0.0) / np.maximum(accepted, _LITTLE)
-    canary = unit * np.maximum(kept, 0.5) * noise.excess[:, None] / drafts
+    above = np.repeat(noise.excess[:, None], seconds.size, axis=1)
+    above[:, -1] = noise.pass_excess
+    canary = unit * np.maximum(kept, 0.5) * above / drafts
     single = np.minimum(DRAFT_NOISE / np.maximum(kappas, DRAFT_NOISE), 1.0)
     return Windows(change, canary, unit * (1.0 - margin) ** 2 / others, slope, single)
 

@@ -53,7 +53,7 @@ class Noises:
         stable, canary = both.row(_ROWS["stable"]), both.row(_ROWS["canary"])
         if self._known is None or remeasure(look):
             self._known = kappa(self._with_past(stable))
-        return Noise(*self._known, excess(stable, canary), self._interval)
+        return Noise(*self._known, *excess(stable, canary), self._interval)
 
     def awaited(self, seconds: float) -> float:
         """Seconds until the noise is known, with batches coming as in the ``seconds`` so far; 0 if it is known."""
@@ -89,5 +89,4 @@ class Noises:
         past = states["stable"]["past"]
         if past is not None:
             rows = [np.array([row], dtype=float) for row in past]
-            nothing = np.zeros_like(rows[0])
-            self._past = Curve(self._interval, rows[0], rows[1], rows[2], nothing, nothing)
+            self._past = Curve.without_steps(self._interval, *rows)

@@ -321,7 +321,7 @@ def test_the_same_samples_in_any_order_say_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"v": 1}, {"v": 2}, {}, {"v": 2, "positions": 3, "merged_at": 0.0, "running": 0.0, "kernel": []}]
+    "wrong", [{"v": 2}, {"v": 3}, {}, {"v": 3, "positions": 3, "merged_at": 0.0, "running": 0.0, "kernel": []}]
 )
 def test_evidence_that_cannot_be_read_says_so(wrong: dict[str, object]) -> None:
     def begun(state: dict[str, object] | None) -> Analysis:
