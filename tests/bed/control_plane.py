@@ -16,8 +16,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import yaml
 
@@ -25,6 +24,7 @@ from specdecode.api.names import CRD_NAME
 from tests.bed import binaries, stages
 from tests.bed.api import Api, ApiError, Endpoint, Json
 from tests.bed.processes import BedError, Child, LoopbackNetwork, wait_for
+from tests.bed.running import Running
 
 ADMIN: Final = "bed:admin"
 OPERATOR_NAMESPACE: Final = "specdecode-system"
@@ -70,7 +70,7 @@ class Settings:
     router_stop_delay: str = "1s"
 
 
-class Bed:
+class Bed(Running):
     """A running control plane. Start and stop it by `with`, or by `start()` and `stop()`, from one and the same thread
     (its processes die with the thread that started them).
 
@@ -86,15 +86,6 @@ class Bed:
         self._children: list[Child] = []
         self._tokens = {user: secrets.token_urlsafe(24) for user in USERS}
         self._opened = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Brings all of it up; some seconds, after the first build.

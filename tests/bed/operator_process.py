@@ -7,16 +7,15 @@ import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.bed.control_plane import OPERATOR, OPERATOR_NAMESPACE, ROOT, Bed
 from tests.bed.processes import Child, wait_for
+from tests.bed.running import Running
 
 PROGRAM = Path(sys.executable).with_name("specdecode-operator")
 
 
-class OperatorProcess:
+class OperatorProcess(Running):
     """A running operator; `with` it, or `start()`, and `kill()` or `stop()`.
 
     Attributes:
@@ -58,15 +57,6 @@ class OperatorProcess:
         self._wait = wait
         self.user = user
         self.url = f"http://{address}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Starts it, also again after `kill`. Raises BedError if it ends before it is ready."""

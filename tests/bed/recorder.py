@@ -6,20 +6,20 @@ import asyncio
 import contextlib
 import threading
 import time
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from tests.bed.api import Endpoint, Json
 from tests.bed.audit import requests
 from tests.bed.control_plane import Bed
 from tests.bed.invariants import Breach, Recorded, judge
 from tests.bed.processes import BedError, wait_for
+from tests.bed.running import Running
 from tests.bed.watch import session, watch
 
 KINDS: Final = ("Pod", "StatefulSet", "Deployment", "Service", "ConfigMap", "HTTPRoute", "SpecDecodeDeployment")
 
 
-class Recorder:
+class Recorder(Running):
     """Records from `start` to `stop`, in a thread of its own."""
 
     def __init__(self, bed: Bed) -> None:
@@ -29,15 +29,6 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._task: asyncio.Task[None] | None = None
         self._listed: set[str] = set()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Returns once all that exists has been seen."""

@@ -13,8 +13,8 @@ from tests.bed.api import Json
 from tests.bed.control_plane import Bed
 from tests.bed.fleet import Fleet
 from tests.bed.processes import BedError, wait_for
+from tests.bed.resource import KIND, Resource
 
-KIND: Final = "SpecDecodeDeployment"
 NAME: Final = "llm"
 IMAGE: Final = "vllm:0.33.0"
 
@@ -30,18 +30,18 @@ IDLE: Final[Json] = {"idle": True}
 """No request comes, whatever the weight."""
 
 
-class Deployed:
+class Deployed(Resource):
     """A resource; make it, change it, wait for what becomes of it.
 
     Attributes:
         bed: where it is.
         fleet: what its Pods are played by.
-        namespace: its own.
     """
 
     def __init__(self, bed: Bed, fleet: Fleet, namespace: str, tend: Callable[[], None] = lambda: None) -> None:
         """`tend` is called now and then while something is waited for."""
-        self.bed, self.fleet, self.namespace = bed, fleet, namespace
+        super().__init__(bed.api, namespace, NAME)
+        self.bed, self.fleet = bed, fleet
         self._tend = tend
 
     def apply(
@@ -71,44 +71,17 @@ class Deployed:
             "rollout": policy | rollout,
         }
         meta = {"name": NAME, "namespace": self.namespace}
-        self.bed.api.apply({"apiVersion": "specdecode.dev/v1alpha1", "kind": KIND, "metadata": meta, "spec": spec})
+        self.api.apply({"apiVersion": "specdecode.dev/v1alpha1", "kind": KIND, "metadata": meta, "spec": spec})
 
     def change(self, spec: Json | None = None) -> None:
         """Changes the spec; by default to another image, so that a canary begins."""
         patch = {"engine": {"image": f"{IMAGE}-next"}} if spec is None else spec
-        self.bed.api.merge(KIND, self.namespace, NAME, {"spec": patch})
+        self.api.merge(KIND, self.namespace, NAME, {"spec": patch})
 
     def ask(self, **annotations: str | None) -> None:
         """Sets annotations of the project's domain: `ask(promote="2/1")`."""
         named = {f"specdecode.dev/{name}": value for name, value in annotations.items()}
-        self.bed.api.annotate(KIND, self.namespace, NAME, **named)
-
-    def status(self) -> Json:
-        found: Json = self.bed.api.get(KIND, self.namespace, NAME).get("status", {})
-        return found
-
-    def condition(self, kind: str) -> tuple[str, str, str]:
-        """Status, reason and message of a condition; empty texts without it."""
-        for found in self._conditions():
-            if found["type"] == kind:
-                return found["status"], found["reason"], found["message"]
-        return "", "", ""
-
-    def _conditions(self) -> list[Json]:
-        found: list[Json] = self.status().get("conditions", [])
-        return found
-
-    def stable(self) -> int | None:
-        revision: int | None = (self.status().get("stable") or {}).get("revision")
-        return revision
-
-    def canary(self) -> int | None:
-        revision: int | None = (self.status().get("canary") or {}).get("revision")
-        return revision
-
-    def rejected(self) -> dict[int, str]:
-        """Rejected revisions, with the reason."""
-        return {found["revision"]: found["reason"] for found in self.status().get("rejected", [])}
+        self.api.annotate(KIND, self.namespace, NAME, **named)
 
     def at_rest(self) -> bool:
         """Whether one revision alone is left, and nothing is under way."""
@@ -120,7 +93,7 @@ class Deployed:
         return {
             f"{kind} {found['metadata']['name']}": found["spec"]["replicas"]
             for kind in kinds
-            for found in self.bed.api.list(kind, self.namespace)
+            for found in self.api.list(kind, self.namespace)
         }
 
     def end(self) -> Json:
@@ -149,7 +122,7 @@ class Deployed:
         try:
             wait_for(f"{self.namespace}: {what}", looked, seconds, pause=pause)
         except BedError as error:
-            said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in self._conditions()]
+            said = [f"{c['type']} {c['status']} {c['reason']}: {c['message']}" for c in self.conditions()]
             raise BedError("\n  ".join([str(error), f"{self.workloads()}", *said])) from None
 
     def wait_ready(self, seconds: float = 90.0) -> None:

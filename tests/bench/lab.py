@@ -15,8 +15,9 @@ from tests.bed.control_plane import Bed
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess
 from tests.bed.processes import wait_for
+from tests.bed.resource import KIND
 from tests.bench.bars import Bar
-from tests.bench.deployed import BUSY, GOOD, KIND, NAME, Deployed
+from tests.bench.deployed import BUSY, GOOD, NAME, Deployed
 
 
 @dataclass(frozen=True)

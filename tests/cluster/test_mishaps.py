@@ -16,8 +16,9 @@ from tests.bed.control_plane import OPERATOR, OPERATOR_NAMESPACE, Bed
 from tests.bed.fleet import Fleet
 from tests.bed.operator_process import OperatorProcess
 from tests.bed.recorder import Recorder
+from tests.bed.resource import KIND
 from tests.bed.rough_api import RoughApi
-from tests.bench.deployed import BUSY, COLLAPSED, GOOD, IMAGE, KIND, NAME, Deployed
+from tests.bench.deployed import BUSY, COLLAPSED, GOOD, IMAGE, NAME, Deployed
 
 pytestmark = pytest.mark.needs_bed
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 from tests.bed.api import Json
 from tests.bed.control_plane import is_true
 from tests.bed.processes import BedError, wait_for
+from tests.bed.resource import KIND, Resource
 from tests.node.models import GOOD, PATH
 from tests.node.node import Node
 from tests.node.product import VLLM
 
-KIND: Final = "SpecDecodeDeployment"
 NAME: Final = "tiny"
 
 
@@ -91,18 +91,17 @@ def manifest(namespace: str, image: str, *, prefill: int = 1, decode: int = 1) -
     }
 
 
-class Deployment:
+class Deployment(Resource):
     """A resource; apply it, change it, wait for what becomes of it.
 
     Attributes:
         node: where it is.
-        namespace: its own.
         resource: as it was applied last.
     """
 
     def __init__(self, node: Node, resource: Json) -> None:
+        super().__init__(node.api, str(resource["metadata"]["namespace"]), NAME)
         self.node = node
-        self.namespace = str(resource["metadata"]["namespace"])
         self.resource = resource
 
     def apply(self) -> None:
@@ -126,34 +125,11 @@ class Deployment:
     @property
     def entry(self) -> str:
         """URL of the entry Service, by its cluster address."""
-        address = self.node.api.get("Service", self.namespace, NAME)["spec"]["clusterIP"]
+        address = self.api.get("Service", self.namespace, NAME)["spec"]["clusterIP"]
         return f"http://{address}"
-
-    def status(self) -> Json:
-        found: Json = self.node.api.get(KIND, self.namespace, NAME).get("status", {})
-        return found
-
-    def condition(self, kind: str) -> tuple[str, str, str]:
-        """Status, reason and message of a condition; empty texts without it."""
-        for found in self.status().get("conditions", []):
-            if found["type"] == kind:
-                return found["status"], found["reason"], found["message"]
-        return "", "", ""
 
     def is_true(self, kind: str) -> bool:
         return self.condition(kind)[0] == "True"
-
-    def stable(self) -> int | None:
-        revision: int | None = (self.status().get("stable") or {}).get("revision")
-        return revision
-
-    def canary(self) -> int | None:
-        revision: int | None = (self.status().get("canary") or {}).get("revision")
-        return revision
-
-    def rejected(self) -> dict[int, str]:
-        """Rejected revisions, with the reason."""
-        return {found["revision"]: found["reason"] for found in self.status().get("rejected", [])}
 
     def failing(self) -> str:
         """Why the canary is being taken away; empty while it isn't."""
@@ -175,7 +151,7 @@ class Deployment:
         selector = [f"specdecode.dev/deployment={NAME}"]
         selector += [f"specdecode.dev/role={role}"] if role else []
         selector += [f"specdecode.dev/revision={revision}"] if revision else []
-        found = self.node.api.list("Pod", self.namespace, ",".join(selector))
+        found = self.api.list("Pod", self.namespace, ",".join(selector))
         return [pod for pod in found if ("deletionTimestamp" in pod["metadata"]) is ending]
 
     def why(self) -> str:

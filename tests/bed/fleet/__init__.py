@@ -10,17 +10,17 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from tests.bed.control_plane import ROOT, Bed
 from tests.bed.fleet import scenario
 from tests.bed.processes import BedError, Child, wait_for
+from tests.bed.running import Running
 
 
-class Fleet:
+class Fleet(Running):
     """A running fleet process.
 
     Attributes:
@@ -32,15 +32,6 @@ class Fleet:
     def __init__(self, bed: Bed, *, seed: int = 0) -> None:
         self._bed = bed
         self._seed = seed
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Starts it with an empty scenario: healthy Pods and some traffic. Raises BedError if it doesn't come up."""
