@@ -1,4 +1,4 @@
-"""The watch over a revision that serves alone: under the floor, or far below what it was when it was promoted.
+"""The watch over a revision that serves alone: under the floor, or below what it was when it was promoted.
 
 There is no second arm, and traffic changes by itself: what the guard finds is a suspicion, not a verdict.
 """
@@ -101,13 +101,14 @@ class Guard:
         if base is not None:
             width = min(len(positions), len(base.positions))
             found, before = sum(positions[:width]), sum(base.positions[:width])
-            unlikely = width > 0 and self._unlikely(found / width, before / width, requests)
-            if found < policy.collapse * before and unlikely:
+            collapsed = found < policy.collapse * before
+            fell = 1.0 + found < (1.0 - policy.guard_fall) * (1.0 + before)
+            if (collapsed or fell) and self._unlikely(found / width, before / width, requests):
                 return Suspicion(
                     True,
-                    Reason.ACCEPTANCE_COLLAPSED,
-                    f"{found:.2f} tokens a draft are accepted, against {before:.2f} at promotion; the traffic or the "
-                    "revision has changed.",
+                    Reason.ACCEPTANCE_COLLAPSED if collapsed else Reason.ACCEPTANCE_FELL,
+                    f"Acceptance length is {1.0 + found:.2f}, {explain.percent((before - found) / (1.0 + before))} "
+                    f"under the {1.0 + before:.2f} of its baseline; the traffic or the revision has changed.",
                     length,
                     known,
                 )

@@ -164,9 +164,16 @@ def _text(row: dict[str, Any], field: str) -> str:
 
 
 def replay(
-    policy: Policy, steps: Sequence[Step], trace: Iterable[TraceLine], *, trust_connection: bool = False
+    policy: Policy,
+    steps: Sequence[Step],
+    trace: Iterable[TraceLine],
+    *,
+    split: Split = "request",
+    trust_connection: bool = False,
 ) -> dict[str, Any]:
     """Run a whole trace through the analysis, looking once in ``policy.interval``.
+
+    ``split``: of the traffic, where the trace doesn't tell.
 
     Returns ``verdict``, ``reason``, ``message``, ``at``, ``timeline`` (one entry a look) and ``passes``: the verdict
     is the first Fail, else the Pass that ends the last step before the whole traffic, else the last look's. Without
@@ -178,7 +185,7 @@ def replay(
     run: _Replay | None = None
     for line in trace:
         if run is None:
-            run = _Replay(policy, steps, line, trust_connection)
+            run = _Replay(policy, steps, line, split, trust_connection)
         run.take(line)
         if run.over:
             break
@@ -188,7 +195,7 @@ def replay(
 
 
 class _Replay:
-    def __init__(self, policy: Policy, steps: Sequence[Step], first: TraceLine, trust: bool) -> None:
+    def __init__(self, policy: Policy, steps: Sequence[Step], first: TraceLine, split: Split, trust: bool) -> None:
         self._policy = policy
         weighted = first.weight is not None
         judged = [s for s in steps if s.weight < 100.0] or list(steps[:1])
@@ -197,7 +204,7 @@ class _Replay:
         self._analysis = Analysis(
             policy,
             steps=self._needed,
-            split=first.split or "request",
+            split=first.split or split,
             trust_connection=trust,
             now=first.item.t,
         )

@@ -69,13 +69,14 @@ class Policy:
     - ``margin``: the relative fall of acceptance length that is still harmless.
     - ``confidence``: 1 minus the chance that a harmless revision is ever rolled back, and that a revision worse than
       the margin is ever promoted.
-    - ``min_requests``: distinct requests that a window must hold before collapse, errors or floor may speak.
+    - ``min_requests``: distinct requests that a window must hold before any test may speak.
     - ``errors_tolerance``, ``errors_ratio``: failing is a share of requests above stable's times the ratio plus the
       tolerance.
     - ``latency_margin``: the relative rise of time per output token that is still harmless; with None it is only told.
     - ``floor``: acceptance at position 1 below which speculation is broken, whatever stable does; 0 turns it off.
     - ``collapse``: a canary that accepts less than this part of stable's tokens per draft has collapsed.
     - ``stale_after``: seconds without data from an arm after which the answer is NoData.
+    - ``guard_fall``: the relative fall of acceptance length after promotion that is suspected.
     """
 
     margin: float = 0.05
@@ -84,11 +85,12 @@ class Policy:
     min_requests: int = 20
     errors_tolerance: float = 0.02
     errors_ratio: float = 2.0
-    latency_margin: float | None = 0.25
+    latency_margin: float | None = 0.15
     floor: float = 0.1
     collapse: float = 0.5
     stale_after: float = 30.0
     guard_interval: float = 30.0
+    guard_fall: float = 0.2
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the field, the value and what would do."""
@@ -103,6 +105,7 @@ class Policy:
             ("collapse", self.collapse, 0.0 <= self.collapse < 1.0, "from 0 up to, but not, 1"),
             ("stale_after", self.stale_after, self.stale_after > 0.0, "above 0 seconds"),
             ("guard_interval", self.guard_interval, self.guard_interval > 0.0, "above 0 seconds"),
+            ("guard_fall", self.guard_fall, 0.0 <= self.guard_fall <= 1.0, "from 0 to 1"),
         )
         for field, value, holds, remedy in checks:
             if not holds:

@@ -38,7 +38,8 @@ OPERATOR_COMPONENT: Final = "operator"
 # The list of Pods that a router was started with, on its Pods: "<prefill>/<decode>", how many
 # ordinals of each role. A Pod may go once no router, draining ones included, still lists it.
 ANNOTATION_BACKENDS: Final = f"{GROUP}/backends"
-# Requests of a person, each naming its target so that acting twice on one is harmless.
+# Requests of a person, each for one step or one try of the revision that it names. What follows one more slash is
+# ignored: it only makes another value, and so another request, of the same.
 ANNOTATION_RETRY: Final = f"{GROUP}/retry"  # "<revision>/<how often it was rejected so far>"
 ANNOTATION_PROMOTE: Final = f"{GROUP}/promote"  # "<revision>/<step, counted from 1>"
 ANNOTATION_ABORT: Final = f"{GROUP}/abort"  # "<revision>", or "<revision>/<how often it was rejected so far>"

@@ -54,7 +54,7 @@ class ErrorsPolicy(ApiModel):
 
     margin: Percent = Field(
         default="2%",
-        description="How much larger the canary's share of failed requests may be than stable's.",
+        description="A canary fails whose share of failed requests is above twice stable's and this.",
         json_schema_extra=validations(checks.TOLERANCE),
     )
 
@@ -105,7 +105,7 @@ class AnalysisSpec(ApiModel):
         default=20,
         ge=1,
         le=100000,
-        description="Distinct requests on the canary before collapse, floor or errors speak.",
+        description="Distinct requests on the canary before anything is said of it.",
     )
     errors: ErrorsPolicy = Field(default_factory=ErrorsPolicy, description="Failing requests.")
     latency: LatencyPolicy = Field(default_factory=LatencyPolicy, description="Time per output token.")
@@ -122,7 +122,8 @@ class AnalysisSpec(ApiModel):
     connection_split: Literal["Hold", "Trust"] = Field(
         default="Hold",
         description="What a fall of acceptance length does when traffic is split by connection (no gateway), where "
-        "few clients can put unlike traffic on the two revisions. Errors, collapse and floor roll back either way.",
+        "few clients can put unlike traffic on the two revisions: Hold keeps the canary at its weight and says so, "
+        "Trust rolls back. The same holds for latency. Errors, collapse and floor roll back either way.",
     )
 
 

@@ -6,15 +6,18 @@ Times are RFC 3339 in UTC, with seconds.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+import math
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from .base import ApiModel, Timestamp, listed_by
 
 LONGEST_MESSAGE: Final = 32768
 """Characters of a condition's message."""
 MOST_REJECTED: Final = 100
+LONGEST_REQUEST: Final = 64
+"""Characters of an annotation with which a person asks for something."""
 
 
 class Condition(ApiModel):
@@ -82,6 +85,14 @@ class RolloutStatus(ApiModel):
     )
 
 
+class AnsweredRequests(ApiModel):
+    """Annotations of a person that ask for nothing more as long as their values stay as they are."""
+
+    retry: str = Field(default="", max_length=LONGEST_REQUEST, description="Value of the retry annotation.")
+    promote: str = Field(default="", max_length=LONGEST_REQUEST, description="Value of the promote annotation.")
+    abort: str = Field(default="", max_length=LONGEST_REQUEST, description="Value of the abort annotation.")
+
+
 class WeightStatus(ApiModel):
     """The canary's share of the traffic, in percent."""
 
@@ -98,6 +109,23 @@ class ArmAcceptance(ApiModel):
     positions: list[str] = Field(default_factory=list, max_length=16, description="Acceptance by position.")
     drafts: int = Field(default=0, description="Drafts counted.")
     requests: int = Field(default=0, description="Requests counted.")
+
+    @property
+    def readable(self) -> bool:
+        """Whether its texts are numbers: a status may hold whatever somebody wrote into it."""
+        try:
+            numbers = [float(text) for text in (self.length or "0", *self.interval, *self.positions)]
+        except ValueError:
+            return False
+        return all(map(math.isfinite, numbers)) and len(self.interval) in (0, 2)
+
+
+def _readable(found: list[ArmAcceptance]) -> list[ArmAcceptance]:
+    return [arm for arm in found if arm.readable]
+
+
+def _readable_one(found: ArmAcceptance | None) -> ArmAcceptance | None:
+    return found if found is not None and found.readable else None
 
 
 class VerdictStatus(ApiModel):
@@ -142,12 +170,21 @@ class SpecDecodeDeploymentStatus(ApiModel):
     canary: RevisionStatus | None = Field(default=None, description="The revision on trial.")
     rejected: list[RejectedRevision] = Field(default_factory=list, max_length=MOST_REJECTED, description="Rolled back.")
     rollout: RolloutStatus = Field(default_factory=RolloutStatus, description="Where the rollout stands.")
+    answered: AnsweredRequests = Field(
+        default_factory=AnsweredRequests,
+        description="Requests by annotation whose step or try is over: each asks for nothing more until its value "
+        "changes.",
+    )
     weight: WeightStatus = Field(default_factory=WeightStatus, description="The canary's weight.")
     split: str = Field(default="", description="Whether traffic is split by request or by connection.")
-    acceptance: list[ArmAcceptance] = Field(default_factory=list, max_length=4, description="Acceptance by revision.")
+    acceptance: Annotated[list[ArmAcceptance], AfterValidator(_readable)] = Field(
+        default_factory=list, max_length=4, description="Acceptance by revision."
+    )
     verdict: VerdictStatus | None = Field(default=None, description="The last verdict.")
     tunings: list[TuningStatus] = Field(default_factory=list, max_length=4, description="Tunings in effect.")
-    baseline: ArmAcceptance | None = Field(default=None, description="Acceptance recorded at promotion.")
+    baseline: Annotated[ArmAcceptance | None, AfterValidator(_readable_one)] = Field(
+        default=None, description="Acceptance recorded at promotion."
+    )
     decode_replicas: int = Field(default=0, description="Decode replicas, for the scale subresource.")
     selector: str = Field(default="", description="Label selector of the decode Pods, for the scale subresource.")
     summary: SummaryStatus = Field(default_factory=SummaryStatus, description="For `kubectl get`.")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from . import checks
 from .base import ApiModel, Duration, free_form, listed_by, rules
 from .spec import Args, EnvVar
+
+MOST_REPLICAS: Final = 64
+"""Pods of one role of a revision."""
 
 
 class Parallelism(ApiModel):
@@ -31,12 +34,15 @@ class RoleSpec(ApiModel):
     model_config = rules(checks.REPLICAS_KNOWN, checks.REPLICAS_BOUNDED)
 
     replicas: int | None = Field(
-        default=None, ge=1, le=64, description="Pods of this role. Absent: an autoscaler's; then set maxReplicas."
+        default=None,
+        ge=1,
+        le=MOST_REPLICAS,
+        description="Pods of this role. Absent: an autoscaler's; then set maxReplicas.",
     )
     max_replicas: int | None = Field(
         default=None,
         ge=1,
-        le=64,
+        le=MOST_REPLICAS,
         description="With an autoscaler: the most Pods it may set. Routers list that many from the start.",
     )
     parallelism: Parallelism = Field(default_factory=Parallelism, description="Accelerators of one Pod.")

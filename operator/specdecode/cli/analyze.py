@@ -34,6 +34,7 @@ def run(path: str, trace: str, output: str, plot: str | None) -> int:
                 rules,
                 steps,
                 read_trace(lines),
+                split="connection" if spec.traffic.gateway is None else "request",
                 trust_connection=spec.rollout.analysis.connection_split == "Trust",
             )
     except TraceError as error:

@@ -14,6 +14,7 @@ from specdecode.api import SpecDecodeDeployment, seconds, unix
 from specdecode.api.names import ANNOTATION_PROMOTE, ANNOTATION_RETRY, LABEL_DEPLOYMENT, LABEL_REVISION
 from specdecode.api.status import ArmAcceptance, Condition, RejectedRevision, RevisionStatus
 from specdecode.rollout import reasons
+from specdecode.rollout.requests import fresh
 
 EVENTS_SHOWN: Final = 5
 
@@ -223,7 +224,7 @@ def _rejections(resource: SpecDecodeDeployment, now: float) -> Iterator[str]:
             yield f"Revision {entry.revision} was rolled back {when} ({entry.reason}). {because}".rstrip()
             yield (
                 "It isn't tried again until the spec changes, or until you ask for it: "
-                f"{_annotate(resource, _retry(entry))}"
+                f"{_annotate(resource, _retry(resource, entry))}"
             )
         else:
             yield f"Before that, revision {entry.revision} was rolled back {when} ({entry.reason})."
@@ -265,11 +266,12 @@ def _annotate(resource: SpecDecodeDeployment, annotation: str) -> str:
 
 def _promote(resource: SpecDecodeDeployment) -> str:
     canary = resource.status.canary
-    return f"{ANNOTATION_PROMOTE}={canary.revision if canary else 0}/{resource.status.rollout.step}"
+    value = f"{canary.revision if canary else 0}/{resource.status.rollout.step}"
+    return f"{ANNOTATION_PROMOTE}={fresh(value, resource.status.answered.promote)}"
 
 
-def _retry(entry: RejectedRevision) -> str:
-    return f"{ANNOTATION_RETRY}={entry.revision}/{entry.attempts}"
+def _retry(resource: SpecDecodeDeployment, entry: RejectedRevision) -> str:
+    return f"{ANNOTATION_RETRY}={fresh(f'{entry.revision}/{entry.attempts}', resource.status.answered.retry)}"
 
 
 def _pods(arm: RevisionStatus) -> str:

@@ -164,9 +164,18 @@ def _parse(stored: Object) -> SpecDecodeDeployment:
         ) from None
 
 
+def _check(path: str) -> None:
+    # KUBECONFIG may name several files, of which some may be missing; of none at all the loader says nothing useful.
+    there = [part for part in path.split(os.pathsep) if os.path.exists(part)]
+    if not any(os.path.getsize(part) for part in there):
+        what = "is empty" if there else "doesn't exist"
+        raise OnlineError(f"kubeconfig {path} {what}: set KUBECONFIG, or name a file with --kubeconfig")
+
+
 async def _connection(kubeconfig: str | None, context: str | None) -> tuple[Configuration, str]:
     """How to reach the cluster, and the context's namespace."""
     path = kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
+    _check(path)
     config = Configuration()
     try:
         contexts, current = list_kube_config_contexts(path)

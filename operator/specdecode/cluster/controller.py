@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ from .client import ApiError, NotLeaderError
 from .events import Recorder
 from .evidence import Evidence
 from .executor import Executor, Outcome
-from .kinds import Key, Object
+from .kinds import CONTROLLER_REVISION, Key, Object, kind_of
 from .nodes import Nodes, overdue
 from .publish import publish
 from .queue import QueueClosedError, WorkQueue
@@ -157,25 +157,21 @@ class Controller:
     async def _reconcile(self, key: Key, raw: Object, resource: SpecDecodeDeployment, tracked: Tracked) -> None:
         now = self._clock()
         known = self._today(resource, tracked)
-        objects = self._store.children(key)
+        objects = list(self._store.children(key))
+        lost_records = self._lost_records(resource, tracked, objects)
+        objects += lost_records
         late, due = overdue(objects, now)
         lost = await self._nodes.lost(late) if late else set()
 
-        def see() -> Snapshot:
-            return snapshot(
-                resource,
-                known,
-                objects,
-                tracked.evidence,
-                now=now,
-                lost_nodes=lost,
-                write_errors=tracked.write_errors,
-            )
-
-        snap = see()
-        if await self._restore(raw, resource, tracked, snap):
-            self._queue.add_after(key, _STALE)
-            return
+        snap = snapshot(
+            resource,
+            known,
+            objects,
+            tracked.evidence,
+            now=now,
+            lost_nodes=lost,
+            write_errors=tracked.write_errors,
+        )
         plan = decide(snap)
         tracked.seen = (snap, plan)
         stable = plan.status.stable
@@ -186,6 +182,7 @@ class Controller:
         tracked.evidence.forget(record.number for record in snap.records)
         self._say(tracked, plan)
 
+        restored = await self._restore(raw, lost_records)
         outcome = Outcome()
         if plan.status_first:
             # A decision is acted on only if the resource is still what it was, and is written down before.
@@ -198,13 +195,17 @@ class Controller:
         failing = plan.status.rollout.failure is not None
         if not outcome.stale and (failing or not outcome.errors):
             refused, outcome = outcome.errors, await self._carry_out(key, raw, resource, plan, snap)
-            outcome.errors[:0] = refused
+            outcome.errors[:0] = restored.errors + refused
+            outcome.writes += restored.writes
         if outcome.stale:
             self._queue.add_after(key, _STALE)
             return
         if tuple(outcome.errors) != tracked.write_errors:
             tracked.write_errors = tuple(outcome.errors)
-            plan = dataclasses.replace(plan, status=decide(see()).status)
+            # Of the same snapshot, so that no other decision can come of it than the one that was acted on.
+            plan = dataclasses.replace(
+                plan, status=decide(dataclasses.replace(snap, write_errors=tracked.write_errors)).status
+            )
         written = await self._write_status(key, raw, plan, tracked, now)
         for note in plan.events:
             self._recorder.record(raw, note)
@@ -221,22 +222,30 @@ class Controller:
             if delay is not None:
                 self._queue.add_after(key, max(delay, _STALE))
 
-    async def _restore(self, raw: Object, resource: SpecDecodeDeployment, tracked: Tracked, snap: Snapshot) -> bool:
-        """Write records that were deleted under a living revision again, as long as we remember them; whether any was.
+    @staticmethod
+    def _lost_records(resource: SpecDecodeDeployment, tracked: Tracked, objects: Sequence[Object]) -> list[Object]:
+        """ControllerRevisions that were deleted under a living revision, as long as we remember them.
 
-        Without its record a revision can't be written: stable could neither grow nor shrink.
+        Plans go by them as if they were there: without its record a revision can't be written, and a stable one would
+        be given up.
         """
         if tracked.seen is None:
-            return False
+            return []
         before, plan = tracked.seen
         living = {arm.revision for arm in (plan.status.stable, plan.status.canary) if arm is not None}
-        living -= {record.number for record in snap.records}
-        restored = False
-        for record in (record for record in before.records if record.number in living):
-            outcome = await self._executor.record(controller_revision(resource, record))
-            if not outcome.errors:
-                restored = True
-                note = f"The record of revision {record.number} was deleted under it and is written again"
+        shown = {obj["metadata"]["name"] for obj in objects if kind_of(obj) is CONTROLLER_REVISION}
+        remembered = (controller_revision(resource, record) for record in before.records if record.number in living)
+        return [record for record in remembered if record["metadata"]["name"] not in shown]
+
+    async def _restore(self, raw: Object, records: Iterable[Object]) -> Outcome:
+        """Write lost records again."""
+        restored = Outcome()
+        for record in records:
+            outcome = await self._executor.record(record)
+            restored.errors += outcome.errors
+            restored.writes += outcome.writes
+            if outcome.writes:
+                note = f"{record['metadata']['name']}, which records a revision, was deleted under it: written again"
                 self._recorder.record(raw, EventNote("Warning", reasons.RECORD_RESTORED, note))
         return restored
 

@@ -86,7 +86,7 @@ class Evidence:
         return found
 
     def _of_arm(self, observed: ArmObserved, revision: int, arm: Arm, judging: bool) -> list[Aim]:
-        apart = observed.prefill.exists
+        apart = observed.prefill.exists or bool(observed.prefill.pods)
         roles: tuple[Role, ...] = ("prefill", "decode", "router") if judging else ("prefill", "decode")
         found = []
         for role in roles:
@@ -216,9 +216,13 @@ class Evidence:
         """Judge what is known; whether the answer is another than before."""
         self._newest = {key: held for key, held in self._newest.items() if now - held[1].t < 600.0}
         if self._analysis is not None:
-            before = self.verdict
-            self.verdict = self._analysis.look(now)
-            return before is None or (before.kind, before.reason) != (self.verdict.kind, self.verdict.reason)
+            before, said = self.verdict, self._analysis.look(now)
+            # A Fail stands until the canary is gone: the look after it may find nothing, before it was acted on. Only
+            # failing requests make it graver.
+            if before is not None and before.kind is VerdictKind.FAIL and not said.by_errors:
+                return False
+            self.verdict = said
+            return before is None or (before.kind, before.reason) != (said.kind, said.reason)
         if self._guard is not None:
             known = self.suspicion
             self.suspicion = self._guard.look(now)
@@ -248,7 +252,7 @@ class Evidence:
         return {
             role: {pod.name: self._info[pod.uid] for pod in observed.role(role).pods if pod.uid in self._info}
             for role in roles
-            if observed.role(role).exists
+            if observed.role(role).exists or observed.role(role).pods
         }
 
     def summaries(self, now: float) -> dict[int, dict[str, Any]]:

@@ -137,7 +137,7 @@ class Executor:
         self._vain: dict[str, tuple[Object, Object]] = {}  # by UID: what was applied in vain, and to what
 
     async def record(self, revision: Object) -> Outcome:
-        """Record a revision. Another with its number means that what we know is stale."""
+        """Record a revision. Another with its number means that what we know is stale, or that it lost our labels."""
         outcome = Outcome()
         try:
             answer = await self._client.create(revision)
@@ -145,10 +145,13 @@ class Executor:
             if error.status == 409:
                 found = await self._refresh(revision, outcome)
                 (owner,) = revision["metadata"]["ownerReferences"]
-                if found is None or owned(found, owner["uid"]):
-                    outcome.stale = True
-                else:
+                if found is not None and not owned(found, owner["uid"]):
                     outcome.errors.append(_not_ours(revision))
+                elif found is not None and not _labelled_as(found, revision):
+                    # Our watches will never show it, however long we wait.
+                    await self._apply(revision, found, owner["uid"], outcome)
+                else:
+                    outcome.stale = True
             else:
                 outcome.refused(_what("create", revision), error)
             return outcome
@@ -188,9 +191,10 @@ class Executor:
         names = {(obj["kind"], obj["metadata"]["name"]) for obj in desired}
         for obj in doomed(plan, self._store.children(key), uid, names):
             await self._delete(obj, outcome)
-        for name in plan.force_delete:
-            pod = self._store.child(key, POD, name)
-            if pod is not None:
+        for lost in plan.force_delete:
+            pod = self._store.child(key, POD, lost.name)
+            # By now another one may have its name, and serve.
+            if pod is not None and pod["metadata"]["uid"] == lost.uid:
                 await self._delete(pod, outcome, grace=0)
         return outcome
 
@@ -291,6 +295,11 @@ class Executor:
     def _take(self, answer: Object, outcome: Outcome) -> None:
         self._store.put(kind_of(answer), answer, quiet=True)
         outcome.writes += 1
+
+
+def _labelled_as(found: Object, wanted: Object) -> bool:
+    labels = found["metadata"].get("labels") or {}
+    return all(labels.get(name) == value for name, value in wanted["metadata"]["labels"].items())
 
 
 def _not_ours(obj: Object) -> str:

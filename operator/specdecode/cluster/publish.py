@@ -52,7 +52,10 @@ def publish(
             r.set(metrics.position_acceptance, acceptance, *labels, str(position))
     if status.verdict is not None:
         r.one_of(metrics.verdict, status.verdict.verdict, VERDICTS)
-    if status.baseline is not None and status.baseline.length:
+    # A first revision was never promoted: its baseline is the guard's own.
+    if snap.guard is not None and snap.guard.baseline is not None:
+        r.set(metrics.baseline, snap.guard.baseline)
+    elif status.baseline is not None and status.baseline.length:
         r.set(metrics.baseline, float(status.baseline.length))
     r.set(metrics.weight_asked, status.weight.asked / 100.0)
     r.set(metrics.weight_reached, status.weight.reached / 100.0)

@@ -16,6 +16,8 @@ from .evidence import Aim, Evidence
 log: Final = logging.getLogger(__name__)
 
 _LONGEST: Final = 5.0
+_FAILING: Final = 3
+"""Scrapes of a Pod that fail in a row before it is said: a Pod that starts or ends refuses one or two."""
 _RETRY: Final = 1.0
 """Seconds before a Pod that has never answered is asked again."""
 
@@ -46,6 +48,8 @@ class Rounds:
         self._done = done
         self._aims: Sequence[Aim] = ()
         self._asked: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        self._name = ""
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.interval = 30.0
@@ -55,6 +59,7 @@ class Rounds:
 
     def start(self, name: str) -> None:
         """Begin."""
+        self._name = name
         self._task = asyncio.create_task(self._run(), name=f"scraping {name}")
 
     async def stop(self) -> None:
@@ -69,6 +74,7 @@ class Rounds:
         self._aims, self.interval, self.short = aims, interval, short
         aimed = {aim.target.pod for aim in aims}
         self._asked = {pod: at for pod, at in self._asked.items() if pod in aimed}
+        self._failures = {pod: count for pod, count in self._failures.items() if pod in aimed}
         if faster or self._evidence.unseen(aims):
             self._kick.set()
 
@@ -105,7 +111,7 @@ class Rounds:
     async def _round(self, aims: list[Aim], *, whole: bool) -> None:
         limit = min(_LONGEST, 0.8 * (self.short or self.interval))
         scraped = await self._scraper.scrape([aim.target for aim in aims], limit)
-        self._count(scraped)
+        self._count(aims, scraped)
         unseen = len(self._evidence.unseen(aims))
         try:
             self._evidence.take(aims, scraped)
@@ -119,7 +125,14 @@ class Rounds:
         if whole or news:
             self._done(news)
 
-    def _count(self, scraped: list[Scraped]) -> None:
-        for got in scraped:
+    def _count(self, aims: Sequence[Aim], scraped: Sequence[Scraped]) -> None:
+        for aim, got in zip(aims, scraped, strict=True):
+            failures = self._failures.pop(aim.target.pod, 0)
+            if got.error is not None:
+                self._failures[aim.target.pod] = failures + 1
+                if failures + 1 == _FAILING:
+                    log.warning("%s: scrapes of Pod %s fail: %s", self._name, aim.pod, got.error.error)
+            elif failures >= _FAILING:
+                log.info("%s: scrapes of Pod %s succeed again", self._name, aim.pod)
             self._metrics.scrapes.labels(got.target.source, "ok" if got.error is None else "error").inc()
             self._metrics.scrape_seconds.observe(got.took)

@@ -56,6 +56,10 @@ class Arm:
         """Pods that it is asked for."""
         return self.observed.role(role).replicas
 
+    def missing(self, role: EngineRole) -> bool:
+        """Whether its workload isn't there while its Pods are."""
+        return self.size(role) > 0 and not self.observed.role(role).exists
+
     def held(self, role: EngineRole) -> int:
         """Pods that count against the most: asked for or there, terminating ones included."""
         of = self.observed.role(role)
@@ -157,10 +161,7 @@ def shrunk(
 
 
 def _settle(
-    arm: Arm,
-    sizes: Mapping[EngineRole, int],
-    *,
-    quiet: bool,
+    arm: Arm, sizes: Mapping[EngineRole, int], *, quiet: bool
 ) -> tuple[dict[EngineRole, int], dict[EngineRole, int]]:
     """Lists and sizes on the way to ``sizes``: a list shrinks at once, a size once no router lists more."""
     lists: dict[EngineRole, int] = {}
@@ -191,7 +192,8 @@ def _target(
     def number(role: EngineRole) -> int | None:
         if role not in arm.roles:
             return 0
-        return None if role in autoscaled else sizes[role]
+        # One that is made again without a number has one Pod, until its autoscaler says more.
+        return None if role in autoscaled and not arm.missing(role) else sizes[role]
 
     # A role without a Pod to list keeps the list that its routers have. One that never had any keeps them waiting: a
     # router doesn't even start without an engine of each role.
@@ -233,7 +235,7 @@ def retired(arm: Arm, serving: Sequence[Arm], capacities: Mapping[EngineRole, Ca
     for role in arm.roles:
         serving_ready = sum(other.ready(role) for other in serving)
         lacking = max(capacities[role].least - serving_ready, 0) if role in capacities and serving else 0
-        kept = min(lacking, arm.ready(role))
+        kept = min(lacking, arm.ready(role, below=arm.size(role)))
         left[role] = next(n for n in range(arm.size(role) + 1) if arm.ready(role, below=n) >= kept)
     if not any(left.values()):
         return None
@@ -329,13 +331,7 @@ def _sizes(
 
 
 def _goals(
-    stable: Arm,
-    canary: Arm,
-    role: EngineRole,
-    cap: Capacity,
-    entry: Entry,
-    goal: Goal,
-    share_s: Fraction,
+    stable: Arm, canary: Arm, role: EngineRole, cap: Capacity, entry: Entry, goal: Goal, share_s: Fraction
 ) -> tuple[int, int]:
     """Sizes that the two arms should end at if there were room for all."""
     size_s, size_c = stable.size(role), canary.size(role)

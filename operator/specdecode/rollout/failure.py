@@ -26,7 +26,7 @@ def judge(draft: Draft, canary: int) -> None:
             draft.events.append(
                 EventNote("Normal", reasons.CANARY_DROPPED, f"Revision {canary} is dropped: the spec has moved on")
             )
-    elif draft.rollout.phase == "Dropping":
+    elif draft.rollout.phase == "Dropping" and draft.desired == canary:
         # The spec came back to it while it was going: it starts again, from the first step.
         draft.rollout = draft.rollout.model_copy(
             update={
@@ -45,14 +45,9 @@ def judge(draft: Draft, canary: int) -> None:
 
 
 def _aborted(draft: Draft, canary: int) -> bool:
-    """Whether a person asks for its end. An abort that was acted on asks for nothing more: a retry outlives it."""
-    if draft.asked.abort is None or draft.asked.abort[0] != canary:
-        return False
-    times = draft.asked.abort[1]
-    before = next((r for r in draft.rejected if r.revision == canary), None)
-    if times is None:
-        return before is None or before.reason != reasons.ABORTED
-    return times == (before.attempts if before is not None else 0)
+    """Whether a person asks for the end of this try."""
+    before = next((r.attempts for r in draft.rejected if r.revision == canary), 0)
+    return draft.asked.abort in ((canary, None), (canary, before))
 
 
 def _sharpen(draft: Draft, canary: int) -> None:

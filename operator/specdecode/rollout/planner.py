@@ -21,12 +21,15 @@ clock; the machine's whole memory is `status`, so it goes on anywhere after a re
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from specdecode.api import unix
 from specdecode.api.names import EngineRole
 from specdecode.api.status import RolloutStatus
 
 from . import failure, reasons, report, requests, steps
 from .arms import ROLES, Arm, Goal, alone, balance, retired
+from .belief import believed
 from .capacity import Capacity, Split, first_step_faults
 from .draft import Draft, Word
 from .identity import recognise
@@ -38,6 +41,7 @@ _SETTLED = (reasons.UP_TO_DATE, reasons.MOVING)
 
 def plan(snap: Snapshot) -> Plan:
     """The plan for a snapshot. Pure: the same snapshot gives the same plan."""
+    snap = believed(snap)
     status = snap.resource.status
     draft = Draft(
         snap=snap,
@@ -46,7 +50,7 @@ def plan(snap: Snapshot) -> Plan:
         rollout=status.rollout,
         rejected=list(status.rejected),
         served=bool(status.stable and status.stable.served),
-        asked=requests.read(snap.resource.metadata.annotations),
+        asked=requests.read(snap.resource.metadata.annotations, status.answered),
     )
     _recognise(draft)
     if draft.create is None:
@@ -60,7 +64,9 @@ def plan(snap: Snapshot) -> Plan:
         route = snap.route
         if draft.entry.gateway and route.exists and not route.accepted and draft.doing.reason in _SETTLED:
             draft.doing = Word(reasons.ROUTE_NOT_ACCEPTED, route.message)
-    return report.finish(draft)
+    made = report.finish(draft)
+    answered = requests.answered(draft.asked, status, stable=draft.stable, canary=draft.canary, rollout=draft.rollout)
+    return replace(made, status=made.status.model_copy(update={"answered": answered}))
 
 
 def _recognise(draft: Draft) -> None:
@@ -84,11 +90,12 @@ def _choose(draft: Draft) -> None:
     desired = draft.desired
     if draft.stable is None:
         _adopt(draft)
-    if draft.stable is not None and draft.record(draft.stable) is None and draft.canary is None:
+    if desired is None:
+        return
+    lost = draft.stable is not None and draft.record(draft.stable) is None and draft.canary is None
+    if lost and not any(r.revision == desired for r in draft.rejected):
         # Its record was deleted by hand: without it there is nothing to go back to, so today's spec takes its place.
         draft.stable, draft.served = desired, False
-        return
-    if desired is None:
         return
     if draft.stable is None or (not draft.served and draft.canary is None and draft.stable != desired):
         # The first roll-out, or a first one that never served and was mended: there is nothing to compare with.

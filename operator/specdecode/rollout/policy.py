@@ -34,6 +34,7 @@ def policy(spec: SpecDecodeDeploymentSpec) -> Policy:
         floor=fraction(analysis.floor.acceptance),
         stale_after=max(LEAST_STALE, STALE_INTERVALS * interval),
         guard_interval=seconds(spec.guard.interval),
+        guard_fall=fraction(spec.guard.fall),
     )
 
 

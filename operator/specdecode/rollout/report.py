@@ -46,7 +46,7 @@ def finish(draft: Draft) -> Plan:
     keep = draft.snap.resource.spec.rollout.revision_history_limit
     forget = [n for n in past[keep:] if draft.snap.arms.get(n, ArmObserved(n)).gone]
     lost = [
-        pod.name
+        pod
         for arm in draft.snap.arms.values()
         for workload in (arm.prefill, arm.decode, arm.router)
         for pod in workload.pods

@@ -10,6 +10,7 @@ from . import reasons
 from .arms import Balance
 from .draft import Draft, Word
 from .failure import fail
+from .requests import fresh
 from .types import EventNote
 from .waiting import Waiting, waiting
 
@@ -37,7 +38,7 @@ def advance(draft: Draft, stable: int, canary: int, moved: Balance, wait: Waitin
             draft.doing = wait.word
         elif held is not None:
             draft.doing = held
-            if held.reason != reasons.TUNINGS_UNSEEN:
+            if held.reason != reasons.TUNINGS_UNSEEN or _unseen_too_long(draft):
                 draft.stalled = held
         elif draft.snap.resource.spec.rollout.paused:
             draft.doing = Word(reasons.PAUSED, "Paused before the first step")
@@ -88,6 +89,14 @@ def advance(draft: Draft, stable: int, canary: int, moved: Balance, wait: Waitin
         )
     elif held is not None:
         draft.doing = held
+
+
+def _unseen_too_long(draft: Draft) -> bool:
+    """Whether Pods have been ready for the progress deadline and their metrics have never answered."""
+    since = unix(draft.rollout.progress_at) if draft.rollout.progress_at else draft.now
+    due = since + seconds(draft.snap.resource.spec.rollout.progress_deadline)
+    draft.at(due)
+    return draft.now >= due
 
 
 def _analyse(draft: Draft, canary: int) -> None:
@@ -156,7 +165,7 @@ def _pause_over(draft: Draft, canary: int, least: float) -> bool:
             draft.doing = Word(
                 reasons.WAITING_FOR_PERSON,
                 f"Step {rollout.step} waits to be promoted by hand: annotate with "
-                f"specdecode.dev/promote={canary}/{rollout.step}",
+                f"specdecode.dev/promote={fresh(f'{canary}/{rollout.step}', draft.asked.answered.promote)}",
             )
             return False
         wait = max(wait, seconds(step.pause.duration) if step.pause.duration else 0.0)

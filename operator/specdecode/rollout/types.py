@@ -48,7 +48,8 @@ class RoleObserved:
 
     exists: bool = False
     replicas: int = 0
-    """Pods that the workload is asked for."""
+    """Pods that the workload is asked for. To the planner also where it is missing while its Pods serve: what they
+    tell (`belief`)."""
     pods: tuple[PodObserved, ...] = ()
     backends: tuple[int, int] | None = None
     """Of the router's Deployment: the list that its template asks for."""
@@ -211,8 +212,8 @@ class Plan:
     events: tuple[EventNote, ...] = ()
     status_first: bool = False
     """The status holds a decision that must outlive a crash before anything is done about it."""
-    force_delete: tuple[str, ...] = ()
-    """Names of our Pods stuck on a node that is gone."""
+    force_delete: tuple[PodObserved, ...] = ()
+    """Our Pods stuck on a node that is gone: these very ones, not what has their names by now."""
     requeue_after: float | None = None
     """Seconds after which something is due even if nothing happens."""
     reason: str = ""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from specdecode.api import SpecDecodeDeployment
-from specdecode.api.names import ANNOTATION_BACKENDS, KIND, LABEL_REVISION, LABEL_ROLE, Role
+from specdecode.api.names import ANNOTATION_BACKENDS, KIND, LABEL_REVISION, LABEL_ROLE, Role, child
 from specdecode.rollout.types import ArmObserved, PodObserved, RevisionRecord, RoleObserved, RouteObserved
 
 from . import engine, httproute, router
@@ -55,7 +55,8 @@ def observe(
             key = _key(meta)
             if key is not None and item.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
                 role = roles.get(key, RoleObserved())
-                roles[key] = replace(role, pods=(*role.pods, _pod(item, key[1], lost_nodes, now)))
+                workload = child(resource.metadata.name, *key)
+                roles[key] = replace(role, pods=(*role.pods, _pod(item, key[1], workload, lost_nodes, now)))
             continue
         owner = _controller(meta)
         if kind == "ControllerRevision" and owner.get("kind") == "StatefulSet":
@@ -123,7 +124,7 @@ def _backends(metadata: Mapping[str, Any]) -> tuple[int, int] | None:
     return (int(prefill), int(decode)) if slash and numbers else None
 
 
-def _pod(pod: Mapping[str, Any], role: Role, lost_nodes: Collection[str], now: float) -> PodObserved:
+def _pod(pod: Mapping[str, Any], role: Role, workload: str, lost_nodes: Collection[str], now: float) -> PodObserved:
     meta, status = pod["metadata"], pod.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", [])}
     scheduled, readiness = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
@@ -136,14 +137,15 @@ def _pod(pod: Mapping[str, Any], role: Role, lost_nodes: Collection[str], now: f
         if c["name"] in ours and c.get("imageID")
     )
     name = meta["name"]
-    suffix = name.rpartition("-")[2]
+    head, _, suffix = name.rpartition("-")
     return PodObserved(
         name=name,
         uid=meta.get("uid", ""),
         ready=readiness.get("status") == "True",
         ready_since=_unix(readiness.get("lastTransitionTime")),
         terminating=bool(meta.get("deletionTimestamp")),
-        ordinal=int(suffix) if role != "router" and suffix.isdigit() else None,
+        # A Pod with our labels and another name was made by hand; routers don't know it.
+        ordinal=int(suffix) if role != "router" and head == workload and suffix.isdigit() else None,
         ip=status.get("podIP", ""),
         image_ids=images,
         backends=_backends(meta),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from specdecode.acceptance import Guard, History, Policy, Reason
 from tests.sim.fleet import Behaviour, Fleet
 
@@ -42,6 +44,35 @@ def test_a_collapse_after_promotion_is_a_suspicion_also_after_a_restart() -> Non
     fleet.behaviour["stable"].keep = 0.05
     assert {Reason.ACCEPTANCE_COLLAPSED, Reason.BELOW_FLOOR} & watch(guard, fleet, 30)
     assert guard.look(fleet.now).suspected
+
+
+@pytest.mark.parametrize(
+    ("keep", "fall", "reason"),
+    [
+        (0.6, 0.2, Reason.ACCEPTANCE_FELL),
+        (0.6, 0.6, Reason.ACCEPTANCE_HELD),
+        (0.95, 0.2, Reason.ACCEPTANCE_HELD),
+        (0.2, 0.2, Reason.ACCEPTANCE_COLLAPSED),
+    ],
+)
+def test_a_fall_by_more_than_is_asked_for_is_a_suspicion(keep: float, fall: float, reason: Reason) -> None:
+    fleet = Fleet(2, Behaviour(running=60), Behaviour())
+    guard = Guard(Policy(guard_fall=fall), now=0.0)
+    watch(guard, fleet, 30)
+    base = guard.baseline()
+    assert base is not None
+    fleet.behaviour["stable"].keep = keep
+    assert reason in watch(guard, fleet, 30)
+    last = guard.look(fleet.now)
+    assert (last.reason, last.suspected) == (reason, reason is not Reason.ACCEPTANCE_HELD)
+    assert last.baseline == base.length
+    assert last.suspected == ("of its baseline" in last.message)
+
+
+def test_a_few_requests_that_are_accepted_worse_are_no_suspicion() -> None:
+    for seed in range(20):
+        fleet, guard = Fleet(seed, Behaviour(running=3), Behaviour()), Guard(Policy(guard_fall=0.0), now=0.0)
+        assert not {Reason.ACCEPTANCE_FELL, Reason.ACCEPTANCE_COLLAPSED} & watch(guard, fleet, 120)
 
 
 def watched(history: History, fleet: Fleet, *gaps: float) -> None:

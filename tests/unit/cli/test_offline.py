@@ -271,6 +271,31 @@ class TestAnalyze:
         assert main(["analyze", "-f", plain, "--trace", _trace(tmp_path, HEALTHY), "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["verdict"] in ("Pass", "Inconclusive")
 
+    @pytest.mark.parametrize(
+        ("traffic", "split", "verdict"),
+        [
+            ({}, None, "Inconclusive"),
+            ({"gateway": {"parentRefs": [{"name": "g"}]}}, None, "Fail"),
+            ({}, "request", "Fail"),
+            ({"gateway": {"parentRefs": [{"name": "g"}]}}, "connection", "Inconclusive"),
+        ],
+    )
+    def test_a_fall_is_judged_by_the_file_s_split_unless_the_trace_tells(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        traffic: dict[str, Any],
+        split: str | None,
+        verdict: str,
+    ) -> None:
+        trace = Path(_trace(tmp_path, (0.75, 0.6, 0.5)))
+        if split is not None:
+            told = [json.dumps(json.loads(line) | {"split": split}) for line in trace.read_text().splitlines()]
+            trace.write_text("\n".join(told))
+        path = _write(tmp_path, changed({"spec.traffic": traffic}))
+        assert main(["analyze", "-f", path, "--trace", str(trace), "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["verdict"] == verdict
+
     def test_a_plot(self, plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         picture = tmp_path / "timeline.svg"
         trace = _trace(tmp_path, COLLAPSED)

@@ -209,7 +209,19 @@ def test_a_server_that_is_gone(server: Server, kubeconfig: Path, capsys: pytest.
     assert "the API server can't be reached" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "{]", "kind: Config\n"])
+@pytest.mark.parametrize(("text", "said"), [(None, "doesn't exist"), ("", "is empty")])
+def test_a_kubeconfig_that_is_not_there(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none"
+    if text is not None:
+        path.write_text(text)
+    assert main(["status", "--kubeconfig", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, f"kubeconfig {path} {said}: set KUBECONFIG" in err) == ("", True)
+
+
+@pytest.mark.parametrize("text", ["{]", "kind: Config\n"])
 def test_a_kubeconfig_that_cannot_be_used(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad"
     path.write_text(text)

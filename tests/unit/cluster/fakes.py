@@ -113,7 +113,10 @@ class FakeClient:
 
     async def delete(self, obj: Object, grace: int | None = None) -> Object:
         self._write("delete" if grace is None else f"delete_{grace}", obj)
-        return self.objects.pop(self.place(obj), {})
+        there = self.objects.get(self.place(obj))
+        if there is None or there["metadata"]["uid"] != obj["metadata"]["uid"]:
+            return {}
+        return self.objects.pop(self.place(obj))
 
     def _write(self, verb: str, obj: Object) -> None:
         kind_of(obj)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from specdecode.acceptance import Reason, ScrapeError, VerdictKind
 from specdecode.api import SpecDecodeDeploymentStatus
 from specdecode.cluster.client import ApiError, Client, NotLeaderError
 from specdecode.cluster.controller import Controller
@@ -21,6 +22,7 @@ from specdecode.rollout.types import EventNote
 from specdecode.scrape import Scraped, Scraper, Target
 from specdecode.telemetry import Metrics
 from tests.unit.cluster.fakes import Clock, FakeClient
+from tests.unit.rollout.world import verdict
 
 KEY: Key = ("a", "glm")
 PLACE = ("SpecDecodeDeployment", "a", "glm")
@@ -34,7 +36,7 @@ SPEC: dict[str, Any] = {
 
 class SilentScraper:
     async def scrape(self, targets: Iterable[Target], limit: float) -> list[Scraped]:
-        return []
+        return [Scraped(t, error=ScrapeError(0.0, t.arm, t.pod, "timeout")) for t in targets]
 
 
 class Notes:
@@ -80,6 +82,10 @@ class World:
         for obj in self.client.objects.values():
             if obj["kind"] != "Event":
                 self.store.put(kind_of(obj), copy.deepcopy(obj))
+        for obj in self.store.children(KEY):
+            if self.client.place(obj) not in self.client.objects:
+                self.client.serial += 1
+                self.store.remove(obj["metadata"]["uid"], str(self.client.serial))
 
     def pods(self, revision: int = 1) -> None:
         """The cluster makes the Pods that workloads ask for, and all are ready."""
@@ -360,3 +366,37 @@ async def test_what_a_late_renewal_of_the_lease_has_stopped_is_done_later(world:
     world.clock.now += 10.0
     world.queue._ripen()
     assert list(world.queue._ready) == [KEY]
+
+
+@pytest.mark.parametrize("then", [VerdictKind.NO_DATA, VerdictKind.PASS])
+async def test_a_refused_write_doesn_t_undo_the_decision_of_the_same_visit(world: World, then: VerdictKind) -> None:
+    """While objects are written a round of scrapes ends with another verdict; then a write is refused."""
+    world.put(topology={"decode": {"replicas": 1}, "router": {"replicas": 2}})
+    for _ in range(3):
+        await world.settle()
+        world.pods()
+    world.put(speculation={"depth": 2}, topology={"decode": {"replicas": 1}, "router": {"replicas": 2}})
+    for _ in range(8):
+        evidence = world.controller._tracked[KEY].evidence
+        evidence._info = {o["metadata"]["uid"]: None for o in world.client.objects.values() if o["kind"] == "Pod"}
+        world.queue.add(KEY)
+        await world.settle()
+        world.pods()
+    assert world.status["rollout"]["phase"] == "Analysing"
+    evidence.verdict = verdict(VerdictKind.FAIL, Reason.ACCEPTANCE_FELL)
+    written: list[dict[str, Any]] = []
+
+    def meanwhile(verb: str, kind: str, _name: str) -> None:
+        if verb != "put_status" and written:
+            evidence.verdict = verdict(then, Reason.NO_TRAFFIC)
+            if kind in ("Deployment", "StatefulSet"):
+                raise ApiError(500, "InternalError", "the leader of etcd has changed")
+        elif verb == "put_status":
+            written.append(world.status["rollout"])
+
+    world.client.before = meanwhile
+    world.queue.add(KEY)
+    await world.visit()
+    assert len(written) == 2
+    assert world.status["rollout"]["failure"]["reason"] == "AcceptanceFell"
+    assert "WriteRefused" in world.condition("Stalled")

@@ -158,6 +158,22 @@ def test_a_collapse_is_failed_at_the_second_look_and_a_verdict_is_news_once() ->
     assert (evidence.verdict.kind, evidence.verdict.reason) == (VerdictKind.FAIL, "AcceptanceCollapsed")
 
 
+@pytest.mark.parametrize("then", ["healthy", "silent"])
+def test_a_fail_stands_until_the_canary_is_gone(then: str) -> None:
+    """It may not have been acted on when the next look finds nothing."""
+    evidence = Evidence({})
+    evidence.aim_at(target(), resource(), POLICY, 100.0)
+    play(evidence, BAD, range(2))
+    for i in range(2, 60):
+        aims = [aim for aim in evidence.aims(arms(), 1, 2) if then == "healthy" or aim.revision == 1]
+        evidence.take(aims, answers(aims, 120.0 + 2.0 * i, 40000.0 * (i + 1), {1: GOOD, 2: GOOD}))
+        assert not evidence.look(120.0 + 2.0 * i)
+        assert evidence.verdict is not None
+        assert evidence.verdict.kind is VerdictKind.FAIL
+    evidence.aim_at(target(started_at=500.0), resource(), POLICY, 500.0)
+    assert evidence.verdict is None
+
+
 def test_origins_seen_before_the_canary_s_analysis_count_from_its_first_draft() -> None:
     """The canary's Pods are scraped as soon as they are ready; what they drafted since is evidence."""
     evidence = Evidence({})

@@ -10,7 +10,7 @@ from specdecode.cluster.client import ApiError, Client
 from specdecode.cluster.executor import Executor, Outcome, arrange, doomed
 from specdecode.cluster.kinds import ALL, Key, Object, kind_of
 from specdecode.cluster.store import Store
-from specdecode.rollout.types import Plan
+from specdecode.rollout.types import Plan, PodObserved
 from tests.unit.cluster.fakes import FakeClient
 
 KEY: Key = ("a", "glm")
@@ -179,8 +179,30 @@ async def test_replicas_pass_to_an_autoscaler_without_a_gap() -> None:
 
 async def test_pods_on_lost_nodes_are_deleted_without_grace() -> None:
     world = World(obj("Pod", "glm-1-decode-0"))
-    await world.carry_out([], plan(force_delete=("glm-1-decode-0", "gone")))
+    uid = world.client.objects[("Pod", "a", "glm-1-decode-0")]["metadata"]["uid"]
+    lost = (PodObserved("glm-1-decode-0", uid), PodObserved("gone", "uid-of-another"))
+    await world.carry_out([], plan(force_delete=lost))
     assert world.client.writes == [("delete_0", "Pod", "glm-1-decode-0")]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("verb", ["apply", "delete", "delete_0"])
+async def test_a_pod_that_has_replaced_the_lost_one_is_left_alone(verb: str, known: bool) -> None:
+    """It comes while the plan is carried out, just ahead of any write; the watches may have shown it or not."""
+    world = World(obj("Pod", "glm-1-decode-0"), obj("StatefulSet", "old", 3))
+    place = ("Pod", "a", "glm-1-decode-0")
+    lost = PodObserved("glm-1-decode-0", world.client.objects[place]["metadata"]["uid"])
+
+    def replaced(written: str, _kind: str, _name: str) -> None:
+        if written == verb:
+            del world.client.objects[place]
+            fresh = world.client.add(obj("Pod", "glm-1-decode-0"))
+            if known:
+                world.store.put(kind_of(fresh), fresh)
+
+    world.client.before = replaced
+    await world.carry_out([obj("Service", "new")], plan(force_delete=(lost,), remove=(3,)))
+    assert world.client.objects[place]["metadata"]["uid"] != lost.uid
 
 
 async def test_removal_deletes() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdecode.acceptance import Reason, Suspicion
 from specdecode.api import SpecDecodeDeployment, SpecDecodeDeploymentStatus
 from specdecode.cluster.publish import publish
 from specdecode.rollout.types import ArmObserved, Plan, PodObserved, RoleObserved, Snapshot
@@ -24,7 +25,7 @@ SUMMARIES = {
 }
 
 
-def published(status: dict[str, Any], metrics: Metrics) -> None:
+def published(status: dict[str, Any], metrics: Metrics, guard: Suspicion | None = None) -> None:
     resource = SpecDecodeDeployment.parse(
         {
             "metadata": {"name": "glm", "namespace": "a"},
@@ -39,7 +40,14 @@ def published(status: dict[str, Any], metrics: Metrics) -> None:
     pods = (PodObserved("p", "u", ready=True), PodObserved("q", "v"))
     arms = {1: ArmObserved(1, decode=RoleObserved(exists=True, replicas=2, pods=pods))}
     plan = Plan(status=SpecDecodeDeploymentStatus.model_validate(status))
-    publish(metrics, Snapshot(resource=resource, now=0.0, arms=arms), plan, SUMMARIES, {1: 70.0})
+    publish(metrics, Snapshot(resource=resource, now=0.0, arms=arms, guard=guard), plan, SUMMARIES, {1: 70.0})
+
+
+def test_a_first_revision_has_the_baseline_that_the_guard_goes_by() -> None:
+    metrics = Metrics("test")
+    published(STATUS | {"baseline": None}, metrics, Suspicion(False, Reason.ACCEPTANCE_HELD, "", 3.4, 3.44))
+    labels = {"namespace": "a", "name": "glm"}
+    assert metrics.registry.get_sample_value("specdecode_baseline_acceptance_length", labels) == 3.44
 
 
 def test_a_resource_s_gauges() -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from specdecode.acceptance import ScrapeError
 from specdecode.cluster.evidence import Aim, Evidence
 from specdecode.cluster.rounds import Rounds
 from specdecode.scrape import Scraped, Scraper, Target
@@ -20,6 +21,7 @@ class FakeScraper:
     def __init__(self) -> None:
         self.asked: list[tuple[float, list[str]]] = []
         self.silent: set[str] = set()
+        self.failing: set[str] = set()
         self.takes = 0.0
 
     async def scrape(self, targets: Iterable[Target], limit: float) -> list[Scraped]:
@@ -27,7 +29,10 @@ class FakeScraper:
         self.asked.append((asyncio.get_running_loop().time(), [t.pod for t in targets]))
         self.limit = limit
         await asyncio.sleep(self.takes)
-        return [Scraped(t) for t in targets]
+        return [
+            Scraped(t, error=ScrapeError(0.0, t.arm, t.pod, "timeout") if t.pod in self.failing else None)
+            for t in targets
+        ]
 
 
 class FakeEvidence:
@@ -90,6 +95,32 @@ def test_rounds_keep_their_beat() -> None:
     assert [at for at, _ in world.scraper.asked] == [0.0, 5.0, 10.0, 15.0, 20.0]
     assert world.evidence.looks == 5
     assert world.scraper.limit == 4.0
+
+
+def test_a_pod_whose_scrapes_fail_is_named_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(world: World) -> None:
+        world.rounds.follow([aim("a"), aim("b")], 5.0)
+        world.scraper.failing = {"b"}
+        await asyncio.sleep(31.0)
+        world.scraper.failing = set()
+        await asyncio.sleep(10.0)
+
+    caplog.set_level("INFO")
+    play(script)
+    said = [record.getMessage() for record in caplog.records if "scrapes of Pod" in record.getMessage()]
+    assert said == ["test: scrapes of Pod b fail: timeout", "test: scrapes of Pod b succeed again"]
+
+
+def test_one_failed_scrape_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(world: World) -> None:
+        world.rounds.follow([aim("a")], 5.0)
+        for failing in ({"a"}, set(), {"a"}, set()):
+            world.scraper.failing = failing
+            await asyncio.sleep(10.0)
+
+    caplog.set_level("INFO")
+    play(script)
+    assert "scrapes of Pod" not in caplog.text
 
 
 def test_rounds_come_in_pairs_and_the_beat_stays() -> None:

@@ -197,6 +197,22 @@ def test_pods_that_have_not_said_what_they_run_get_no_traffic() -> None:
         world.step()
     assert world.row() == "2/4/2 1/1/0"
     assert condition(world, "TuningsEffective")[0] == "Unknown"
+    assert condition(world, "Stalled")[0] == "False"
+
+
+def test_pods_whose_metrics_never_answer_are_held_and_said_to_be_stuck_at_the_progress_deadline() -> None:
+    world = canary(started(), rollout__progressDeadline="5m")
+    world.tunings = lambda n: TuningReport(n, complete=n != 2)
+    for _ in range(60):
+        world.step()
+    assert condition(world, "Stalled") == ("True", reasons.TUNINGS_UNSEEN)
+    assert world.row() == "2/4/2 1/1/0"
+    assert not world.resource.status.rejected
+    world.tunings = lambda n: TuningReport(n, complete=True)
+    for _ in range(3):
+        world.step()
+    assert condition(world, "Stalled")[0] == "False"
+    assert world.resource.status.rollout.phase != "ComingUp"
 
 
 @pytest.mark.parametrize(
@@ -260,6 +276,24 @@ def test_immediate_replaces_within_capacity_and_judges_nothing() -> None:
     assert all(plan.analysis is None for plan in world.log)
 
 
+def test_a_canary_that_is_dropped_doesn_t_come_back_by_a_spec_with_faults() -> None:
+    world = canary(started())
+    world.answer = always(VerdictKind.INCONCLUSIVE)
+    world.run(lambda w: w.resource.status.rollout.phase == "Analysing")
+    world.edit(resource(speculation__depth=1))
+    world.step()
+    world.step()
+    assert world.resource.status.rollout.phase == "Dropping"
+    world.edit(resource(speculation__depth=7))
+    world.faults = (Fault("spec.engine.args", "x", "remove it"),)
+    world.answer = always(VerdictKind.PASS)
+    world.run(lambda w: w.resource.status.canary is None)
+    for _ in range(50):
+        world.step()
+    assert world.resource.status.stable is not None
+    assert (world.resource.status.stable.revision, world.row()) == (1, "2/4/2")
+
+
 def test_a_spec_with_faults_harms_nothing_that_runs() -> None:
     world = started()
     world.faults = (Fault("spec.engine.args", "x", "remove it"),)
@@ -297,7 +331,7 @@ def test_a_lost_pod_is_force_deleted() -> None:
     from specdecode.rollout.planner import plan
 
     made = plan(replace(snapshot, arms={1: replace(arm, decode=decode)}))
-    assert made.force_delete == (lost.name,)
+    assert made.force_delete == (lost,)
 
 
 @pytest.mark.parametrize("surge", [1, 0])

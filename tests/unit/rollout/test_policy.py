@@ -6,6 +6,7 @@ import pytest
 
 from specdecode.acceptance import Policy
 from specdecode.api import SpecDecodeDeploymentSpec
+from specdecode.api.rollout import AnalysisSpec, GuardSpec
 from specdecode.rollout.policy import policy, policy_faults
 
 
@@ -32,7 +33,7 @@ def test_every_field_reaches_the_policy() -> None:
         "latency": {"margin": "12%"},
         "floor": {"acceptance": "20%"},
     }
-    assert policy(spec(analysis, {"interval": "1m"})) == Policy(
+    assert policy(spec(analysis, {"interval": "1m", "fall": "12%"})) == Policy(
         margin=0.03,
         confidence=0.995,
         interval=2.0,
@@ -42,7 +43,35 @@ def test_every_field_reaches_the_policy() -> None:
         floor=0.2,
         stale_after=30.0,
         guard_interval=60.0,
+        guard_fall=0.12,
     )
+
+
+ELSEWHERE = {
+    "analysis": {"deadline", "onDeadline", "onNoData", "connectionSplit"},
+    "guard": {"enabled", "onFall"},
+}
+"""Fields that the planner or the controller reads, and tests of theirs."""
+OTHER: dict[str, Any] = {
+    "margin": "3%",
+    "confidence": "95%",
+    "interval": "7s",
+    "minRequests": 7,
+    "errors": {"margin": "4%"},
+    "latency": {"margin": "12%"},
+    "floor": {"acceptance": "20%"},
+    "fall": "12%",
+}
+
+
+@pytest.mark.parametrize(("section", "model"), [("analysis", AnalysisSpec), ("guard", GuardSpec)])
+def test_no_field_is_accepted_and_then_forgotten(section: str, model: type[AnalysisSpec | GuardSpec]) -> None:
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
+        if alias not in ELSEWHERE[section]:
+            change = {alias: OTHER[alias]}
+            changed = spec(change) if section == "analysis" else spec({}, change)
+            assert policy(changed) != policy(spec({})), alias
 
 
 def test_latency_that_is_only_reported_decides_nothing() -> None:

@@ -64,7 +64,7 @@ def test_invariants_hold_at_every_write(data: st.DataObject) -> None:
     world.answer = lambda _, __: said["now"]
     for _ in range(data.draw(st.integers(5, 60))):
         event = data.draw(
-            st.sampled_from(["none", "none", "none", "edit", "resize", "kill", "break", "heal", "verdict"])
+            st.sampled_from(["none", "none", "none", "edit", "resize", "kill", "break", "heal", "verdict", "miss"])
         )
         if event == "edit":
             depth = data.draw(st.integers(1, 4))
@@ -76,6 +76,8 @@ def test_invariants_hold_at_every_write(data: st.DataObject) -> None:
             if event == "kill":
                 pod.dying_since = pod.dying_since if pod.dying_since is not None else world.t
             pod.down = event == "break"
+        elif event == "miss" and (works := [w for arm in world.arms.values() for w in arm.values() if w.exists]):
+            works[data.draw(st.integers(0, len(works) - 1))].missing = True
         elif event == "verdict":
             said["now"] = verdict(data.draw(ANSWERS), Reason.ACCEPTANCE_FELL, by_errors=data.draw(st.booleans()))
         world.step()

@@ -107,6 +107,8 @@ class Workload:
     backends: tuple[int, int] | None = None
     surge: bool = True
     exists: bool = True
+    missing: bool = False
+    """It isn't seen, though its Pods are: its label was taken off, or it was deleted without them."""
 
 
 @dataclass
@@ -149,6 +151,7 @@ class World:
         )
 
     def role(self, work: Workload | None) -> RoleObserved:
+        """What there is, seen or not."""
         if work is None:
             return RoleObserved()
         pods = tuple(self.pod(p) for p in work.pods)
@@ -160,6 +163,15 @@ class World:
             for n, w in self.arms.items()
         }
 
+    def seen(self) -> dict[int, ArmObserved]:
+        arms = self.observed()
+        for number, arm in self.arms.items():
+            for role, work in arm.items():
+                if work.missing:
+                    seen: dict[str, Any] = {role: RoleObserved(pods=self.role(work).pods)}
+                    arms[number] = replace(arms[number], **seen)
+        return arms
+
     def snapshot(self) -> Snapshot:
         status = self.resource.status
         canary, step = (status.canary.revision if status.canary else 0), status.rollout.step
@@ -168,7 +180,7 @@ class World:
             resource=self.resource,
             now=T0 + self.t * self.tick_seconds,
             records=tuple(self.records),
-            arms=self.observed(),
+            arms=self.seen(),
             route=self.observed_route(),
             verdict=self.answer(canary, step if begun else 0) if canary else None,
             verdict_of=(canary, step if begun else 0),
@@ -184,18 +196,22 @@ class World:
     # What is done.
 
     def edit(self, changed: SpecDecodeDeployment) -> None:
-        generation = self.resource.metadata.generation + 1
+        """Another spec; annotations stay, as they do on an API server."""
+        before = self.resource.metadata
+        kept = {"generation": before.generation + 1, "annotations": before.annotations}
         self.resource = changed.model_copy(
             update={
-                "metadata": changed.metadata.model_copy(update={"generation": generation}),
+                "metadata": changed.metadata.model_copy(update=kept),
                 "status": self.resource.status,
             }
         )
 
-    def annotate(self, key: str, value: str) -> None:
+    def annotate(self, key: str, value: str | None) -> None:
+        """Set an annotation, or take it off."""
         meta = self.resource.metadata
+        annotations = {k: v for k, v in meta.annotations.items() if k != key} | ({} if value is None else {key: value})
         self.resource = self.resource.model_copy(
-            update={"metadata": meta.model_copy(update={"annotations": meta.annotations | {key: value}})}
+            update={"metadata": meta.model_copy(update={"annotations": annotations})}
         )
 
     def step(self) -> Plan:
@@ -230,11 +246,13 @@ class World:
             if number == 0 and role not in arm:
                 continue
             work = arm.setdefault(role, Workload(replicas=1))
-            work.exists = True
             if number is not None:
                 work.replicas = number
+            elif work.missing:
+                work.replicas = 1
+            work.exists, work.missing = True, False
         router = arm.setdefault("router", Workload())
-        router.exists = True
+        router.exists, router.missing = True, False
         router.replicas, router.backends, router.surge = target.router, target.backends, target.router_surge
 
     def control(self) -> None:

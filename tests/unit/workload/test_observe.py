@@ -79,6 +79,11 @@ def test_pods_with_other_labels_are_nobodys(labels: dict[str, str]) -> None:
     assert observe(resource(), [pod]).arms == {}
 
 
+@pytest.mark.parametrize("name", ["demo-1-decode-0-copy-7", "demo-2-decode-7", "debug-7", "7"])
+def test_a_pod_with_our_labels_that_is_not_the_workload_s_has_no_ordinal(name: str) -> None:
+    assert _one(_pod(name)).ordinal is None
+
+
 def test_a_router_pod() -> None:
     pod = _pod(
         "demo-1-router-5d8f-8",
