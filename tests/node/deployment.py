@@ -85,7 +85,13 @@ def manifest(namespace: str, image: str, *, prefill: int = 1, decode: int = 1) -
                 "capacity": {role: {"maxSurge": 1} for role in engines},
                 "steps": [{"weight": 50}, {"weight": 100}],
                 "promotionDelay": "5s",
-                "analysis": {"interval": "2s", "minRequests": 10, "connectionSplit": "Trust"},
+                # The good change is a smaller depth, of which each token takes longer.
+                "analysis": {
+                    "interval": "2s",
+                    "minRequests": 10,
+                    "connectionSplit": "Trust",
+                    "latency": {"mode": "Report"},
+                },
             },
         },
     }
