@@ -60,7 +60,11 @@ def test_a_canary_without_room_waits(light: Deployment, load: Load) -> None:
         assert "cpu" in light.condition("Stalled")[2]
         assert light.rejected() == {}
         light.change("first", {"topology": {"decode": {"resources": {"requests": {"cpu": "100m"}}}}})
-        light.wait("the canary to be dropped", lambda: light.canary() is None and light.is_true("Ready"), 120)
+        light.wait(
+            "the canary to be dropped, and the next promoted",
+            lambda: light.canary() is None and light.is_true("Ready"),
+            400,
+        )
     assert load.failed() == [], load.summary()
 
 
