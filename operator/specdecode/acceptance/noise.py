@@ -57,9 +57,10 @@ class Noises:
 
     def awaited(self, seconds: float) -> float:
         """Seconds until the noise is known, with batches coming as in the ``seconds`` so far; 0 if it is known."""
+        if self._known is not None and np.isfinite(self._known[0]).all():
+            return 0.0
         stable = self._own.curve().row(_ROWS["stable"])
-        missing = 1.0 - float(known(self._with_past(stable))[0])
-        own = float(known(stable)[0])
+        missing, own = 1.0 - float(known(self._with_past(stable))[0]), float(known(stable)[0])
         if missing <= 0.0:
             return 0.0
         return seconds * missing / own if own > 0.0 else math.inf
