@@ -149,6 +149,7 @@ def play(
     fail, passed = np.full(many, NEVER), np.full(many, NEVER)
     finding = np.zeros(many, dtype=np.int64)
     noise: tuple[Array, Array] | None = None
+    above: tuple[Array, Array] | None = None
     kernel = Kernel(rules, many, 0.0)
     drafts, accepted = (np.concatenate([getattr(c, name) for c in cells]) for name in ("drafts", "accepted"))
     own = Dispersion(LOOK, SCALES, many, drafts.shape[2])
@@ -183,16 +184,16 @@ def play(
         other.add(span, theirs[:, i, :], taken[:, i, :])
         span = 0.0
         measured = other.curve()
-        if noise is None or remeasure(i):
-            noise = kappa(measured if past is None else merged(past, measured))
         mine = base[alive]
+        if noise is None or above is None or remeasure(i):
+            noise = kappa(measured if past is None else merged(past, measured))
+            above = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
         row = np.zeros((len(COLUMNS), alive.size))
         for c, name in enumerate(COLUMNS):
             if name in canary:
                 row[c] = canary[name][alive, i]
             elif name in shared:
                 row[c] = shared[name][mine, i]
-        above = excess(Curve(measured.base, *(a[mine] for a in measured.arrays())), own.curve())
         told = Noise(noise[0][mine], noise[1][mine], *above, LOOK)
         look = kernel.look((i + 1) * LOOK, row, running[alive, i], True, told)
         failed = look.finding != Finding.NOTHING
@@ -204,6 +205,7 @@ def play(
             alive = alive[~failed]
             kernel.select(~failed)
             own.select(~failed)
+            above = above[0][~failed], above[1][~failed]
             if not alive.size:
                 break
     return [Outcome(*(x[c * runs : (c + 1) * runs] for x in (fail, passed, finding))) for c in range(len(cells))]

@@ -38,26 +38,23 @@ class Noises:
         self._interval = interval
         self._own = Dispersion(interval, _SCALES, len(_ROWS), MAX_PODS)
         self._past = history.known(positions, interval, _SCALES) if history is not None and positions else None
-        self._known: tuple[Array, Array] | None = None
+        self._measured: Noise | None = None
 
     def add(self, seconds: float, drafts: Mapping[Arm, Array], accepted: Mapping[Arm, Array]) -> None:
         """Take both arms' increments by Pod, each of shape (Pods,), over ``seconds``."""
         self._own.add(seconds, np.stack([drafts[arm] for arm in _ROWS]), np.stack([accepted[arm] for arm in _ROWS]))
 
     def measured(self, look: int) -> Noise:
-        """What the kernel needs of it.
-
-        kappa is measured anew at the looks at which it may have changed much.
-        """
-        both = self._own.curve()
-        stable, canary = both.row(_ROWS["stable"]), both.row(_ROWS["canary"])
-        if self._known is None or remeasure(look):
-            self._known = kappa(self._with_past(stable))
-        return Noise(*self._known, *excess(stable, canary), self._interval)
+        """What the kernel needs of it, measured anew at the looks at which it may have changed much."""
+        if self._measured is None or remeasure(look):
+            both = self._own.curve()
+            stable, canary = both.row(_ROWS["stable"]), both.row(_ROWS["canary"])
+            self._measured = Noise(*kappa(self._with_past(stable)), *excess(stable, canary), self._interval)
+        return self._measured
 
     def awaited(self, seconds: float) -> float:
         """Seconds until the noise is known, with batches coming as in the ``seconds`` so far; 0 if it is known."""
-        if self._known is not None and np.isfinite(self._known[0]).all():
+        if self._measured is not None and np.isfinite(self._measured.kappas).all():
             return 0.0
         stable = self._own.curve().row(_ROWS["stable"])
         missing, own = 1.0 - float(known(self._with_past(stable))[0]), float(known(stable)[0])
