@@ -62,7 +62,8 @@ def merge(old: Any, new: Any) -> Any:
 
 
 class FakeClient:
-    """Has `Client`'s calls. `refuse` makes writes fail; `before` runs ahead of each write; `mutate` is an admission
+    """Has `Client`'s calls. `refuse` makes writes fail; `before` runs ahead of each write, and `created` once an object
+    is made, whose answer it may lose; `mutate` is an admission
     policy that changes what is applied."""
 
     def __init__(self) -> None:
@@ -70,6 +71,7 @@ class FakeClient:
         self.writes: list[tuple[str, str, str]] = []
         self.refuse: dict[tuple[str, str], ApiError] = {}
         self.before: Callable[[str, str, str], None] | None = None
+        self.created: Callable[[Object], None] = lambda _: None
         self.mutate: Callable[[Object], Object] = lambda obj: obj
         self.serial = 100
 
@@ -95,7 +97,9 @@ class FakeClient:
         self._write("create", obj)
         if self.place(obj) in self.objects:
             raise ApiError(409, "AlreadyExists", f"{obj['metadata']['name']} already exists")
-        return self.add(obj)
+        made = self.add(obj)
+        self.created(made)
+        return made
 
     async def apply(self, obj: Object, manager: str = "specdecode-operator") -> Object:
         self._write("apply", obj)

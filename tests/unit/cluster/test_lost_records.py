@@ -66,17 +66,17 @@ async def test_however_its_return_is_answered_what_serves_goes_on(serving: World
     """An answer that is lost (0) comes after it was done."""
     before = sizes(serving)
     record = lose(serving)
-    create, left = serving.client.create, [times]
+    left = [times]
 
-    async def refusing(obj: Object) -> Object:
-        if obj["kind"] != "ControllerRevision" or not left[0]:
-            return await create(obj)
-        left[0] -= 1
-        if status == 0:
-            await create(obj)
-        raise ApiError(status, "Timeout", "no answer within 5 s")
+    def wrong(kind: str) -> None:
+        if kind == "ControllerRevision" and left[0]:
+            left[0] -= 1
+            raise ApiError(status, "Timeout", "no answer within 5 s")
 
-    serving.client.create = refusing  # type: ignore[method-assign]
+    if status:
+        serving.client.before = lambda verb, kind, _: wrong(kind) if verb == "create" else None
+    else:
+        serving.client.created = lambda made: wrong(made["kind"])
     for _ in range(times + 3):
         await look(serving)
         serving.see()

@@ -23,30 +23,6 @@ def spec(analysis: dict[str, Any], guard: dict[str, Any] | None = None) -> SpecD
     )
 
 
-def test_every_field_reaches_the_policy() -> None:
-    analysis = {
-        "margin": "3%",
-        "confidence": "99.5%",
-        "interval": "2s",
-        "minRequests": 7,
-        "errors": {"margin": "4%"},
-        "latency": {"margin": "12%"},
-        "floor": {"acceptance": "20%"},
-    }
-    assert policy(spec(analysis, {"interval": "1m", "fall": "12%"})) == Policy(
-        margin=0.03,
-        confidence=0.995,
-        interval=2.0,
-        min_requests=7,
-        errors_tolerance=0.04,
-        latency_margin=0.12,
-        floor=0.2,
-        stale_after=30.0,
-        guard_interval=60.0,
-        guard_fall=0.12,
-    )
-
-
 ELSEWHERE = {
     "analysis": {"deadline", "onDeadline", "onNoData", "connectionSplit"},
     "guard": {"enabled", "onFall"},
@@ -62,6 +38,22 @@ OTHER: dict[str, Any] = {
     "floor": {"acceptance": "20%"},
     "fall": "12%",
 }
+
+
+def test_every_field_reaches_the_policy() -> None:
+    analysis = {name: value for name, value in OTHER.items() if name != "fall"}
+    assert policy(spec(analysis, {"interval": "1m", "fall": OTHER["fall"]})) == Policy(
+        margin=0.03,
+        confidence=0.95,
+        interval=7.0,
+        min_requests=7,
+        errors_tolerance=0.04,
+        latency_margin=0.12,
+        floor=0.2,
+        stale_after=42.0,
+        guard_interval=60.0,
+        guard_fall=0.12,
+    )
 
 
 @pytest.mark.parametrize(("section", "model"), [("analysis", AnalysisSpec), ("guard", GuardSpec)])
