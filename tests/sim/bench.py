@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> int:
         for first in range(0, runs, size):
             job = Job(traffic, min(size, runs - first), seed * 1_000_003 + len(jobs), seed)
             jobs.append((name(traffic), run, (job,)))
-    jobs += [("trouble", trouble.run, (seed * 1_000_003 + k, 100)) for k in range(-(-runs * _MORE_TROUBLE // 100))]
+    jobs += [("trouble", trouble.run, (seed * 1_000_003 + k, 200)) for k in range(-(-runs * _MORE_TROUBLE // 200))]
     jobs += [
         ("bound", lower_bound, (traffic, MARGIN, SHARES["length"] * ERROR, tuple((c.fall, c.onset) for c in FALLS)))
         for traffic in scenarios()

@@ -108,6 +108,7 @@ def judge(
             "onset": 0.0,
             "fails": rate(r["fails"], r["runs"]),
             "passes": rate(r["passes"], r["runs"]),
+            "naive_fails": {m: float((high > tuned[m]).mean()) for m, high in r["naive"].items()},
         }
         for r in troubles
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 from tests.sim.traffic import LOOK, Array, Traffic, accepted_of, draft_noise
 
@@ -27,6 +27,17 @@ def surplus_variance(traffic: Traffic) -> float:
 def mean_accepted(traffic: Traffic) -> float:
     """Accepted tokens per draft."""
     return float(accepted_of(traffic.acceptance_table()).mean())
+
+
+def accepting(traffic: Traffic, fall: float) -> float:
+    """Of traffic whose requests have their tokens: what all acceptance is multiplied with so that the length, all
+    tokens over all drafts, is lower by ``fall``."""
+    accepted = accepted_of(traffic.acceptance_table())
+
+    def length(part: float) -> float:
+        return float(1.0 / (1.0 / (1.0 + part * accepted)).mean())
+
+    return float(optimize.brentq(lambda part: length(part) - (1.0 - fall) * length(1.0), 0.0, 1.0))
 
 
 def survival_integral(traffic: Traffic, x: Array) -> Array:

@@ -61,15 +61,17 @@ def mann_whitney(canary: Counts, stable: Counts, margin: float) -> Array:
     series = []
     for counts, keep in ((canary, 1.0), (stable, 1.0 - margin)):
         drafts, accepted = (x[:, : count * _STRIDE].reshape(runs, count, _STRIDE).sum(axis=2) for x in _sums(counts))
-        series.append(keep * (1.0 + accepted / np.maximum(drafts, 1.0)))
+        # Kayenta leaves out what has no value (nanStrategy remove), and NaN is neither above nor below anything.
+        rate = np.divide(accepted, drafts, out=np.full_like(drafts, np.nan), where=drafts > 0.0)
+        series.append(keep * (1.0 + rate))
+    mine, theirs = series
     score = np.zeros((runs, looks))
-    wins = np.zeros(runs)
+    wins, n, m = np.zeros(runs), np.zeros(runs), np.zeros(runs)
     for k in range(count):
-        new_canary, new_stable = series[0][:, k : k + 1], series[1][:, k : k + 1]
-        wins += (series[1][:, : k + 1] > new_canary).sum(axis=1) + (series[0][:, :k] < new_stable).sum(axis=1)
-        n = k + 1
-        z = (wins - n * n / 2.0) / np.sqrt(n * n * (2 * n + 1) / 12.0)
-        score[:, (k + 1) * _STRIDE - 1 : (k + 2) * _STRIDE - 1] = (z if n >= 4 else np.zeros(runs))[:, None]
+        wins += (theirs[:, : k + 1] > mine[:, k : k + 1]).sum(axis=1) + (mine[:, :k] < theirs[:, k : k + 1]).sum(axis=1)
+        n, m = n + np.isfinite(mine[:, k]), m + np.isfinite(theirs[:, k])
+        z = (wins - n * m / 2.0) / np.sqrt(np.maximum(n * m * (n + m + 1.0), 1.0) / 12.0)
+        score[:, (k + 1) * _STRIDE - 1 : (k + 2) * _STRIDE - 1] = np.where(np.minimum(n, m) >= 4.0, z, 0.0)[:, None]
     return score
 
 

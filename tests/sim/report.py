@@ -76,11 +76,17 @@ def tables(document: Mapping[str, Any], plot: str) -> str:
             ["traffic", "fall", "1 Pod", "2 Pods", "8 Pods", *_naive(document)],
             _harmless(document),
         ),
-        "Other troubles, 2 canary Pods:",
+        "Other troubles, 2 canary Pods; and how often the naive methods roll them back:",
         _table(
-            ["what", "rolled back", "promoted", "runs"],
+            ["what", "rolled back", "promoted", "runs", *_naive(document)],
             [
-                [r["cell"], _percent(r["fails"]["rate"]), _percent(r["passes"]["rate"]), str(r["fails"]["runs"])]
+                [
+                    r["cell"],
+                    _percent(r["fails"]["rate"]),
+                    _percent(r["passes"]["rate"]),
+                    str(r["fails"]["runs"]),
+                    *(_percent(x) for x in r["naive_fails"].values()),
+                ]
                 for r in document["table"]
                 if "trouble" in r
             ],

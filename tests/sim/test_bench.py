@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 from specdecode.acceptance.dispersion import Curve
+from specdecode.acceptance.ladder import COLUMNS, Sums
+from specdecode.acceptance.length import Windows, fresh
 from tests.sim import checks, report, trouble
 from tests.sim.bound import lower_bound
 from tests.sim.judge import FALLS, delay, far_end, judge
-from tests.sim.naive import METHODS, z_test
+from tests.sim.law import accepting, mean_accepted
+from tests.sim.naive import METHODS, mann_whitney, z_test
 from tests.sim.oracle import first_above, oracle, threshold
-from tests.sim.ours import NEVER, Cell, Outcome, fallen, observed, pasts, play, settings
+from tests.sim.ours import NEVER, Cell, Counts, Outcome, fallen, observed, pasts, play, settings
 from tests.sim.traffic import Traffic, simulate
 
 LOOKS, RUNS, MARGIN = 360, 120, 0.05
@@ -78,13 +82,60 @@ def test_the_oracle_obeys_its_error_and_no_bound_is_above_it() -> None:
     assert least[0] <= 1.1 * float(np.median(drafts[np.arange(60), np.minimum(first, LOOKS) - 1]))
 
 
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_few_requests_that_live_long_make_a_window_noisier_as_much_as_is_said(empty: bool) -> None:
+    traffic, runs, window, start = Traffic(running=2.0, spread=0.15), 4000, 150, 0 if empty else 60
+    rng, looks = np.random.default_rng(2), start + window
+    arm = simulate(traffic, rng, runs=runs, looks=looks, pods=1, running=2.0, from_empty=empty)
+    drafts, accepted = (x[:, start:, 0].sum(axis=1) for x in (arm.drafts, arm.accepted))
+    surplus = accepted - mean_accepted(traffic) * drafts
+    before = arm.running[:, start - 1] if start else np.zeros(runs)
+    columns = dict.fromkeys(COLUMNS, np.zeros((runs, 1))) | {
+        "canary_drafts": drafts[:, None],
+        "canary_finished": arm.finished[:, start:].sum(axis=1)[:, None],
+        "canary_running": (arm.running[:, -1] - before)[:, None],
+        # Stable has seen so many that its means are known.
+        "stable_drafts": np.full((runs, 1), 1e6 * traffic.drafts_per_second),
+        "stable_busy": np.full((runs, 1), 1e6),
+        "stable_finished": np.full((runs, 1), 1e6 / traffic.mean_life),
+    }
+    ones = np.ones((runs, 1))
+    measured = Windows(ones, ones, ones, 0.2 * ones, 0.0 * ones)
+    seconds = np.array([window * 5.0])
+    told = fresh(Sums(**columns), seconds, arm.running[:, -1], measured, 20.0)[:, 0] * drafts
+    order = np.argsort(drafts / np.maximum(columns["canary_finished"][:, 0], 1.0))
+    thirds = [float((surplus[rows] ** 2).sum() / told[rows].sum()) for rows in np.array_split(order, 3)]
+    plain = [float((surplus[rows] ** 2).sum() / drafts[rows].sum()) for rows in np.array_split(order, 3)]
+    assert max(thirds) / min(thirds) < 1.35
+    assert plain[2] / plain[0] > 1.8
+
+
+def test_requests_that_end_by_their_tokens_fall_by_what_is_said() -> None:
+    traffic, looks = Traffic(running=400.0, spread=0.3, tokens=1.0), 300
+    rng, lengths = np.random.default_rng(6), []
+    for part in (1.0, accepting(traffic, 0.2)):
+        arm = simulate(replace(traffic, tokens=part), rng, runs=8, looks=looks, pods=1, running=400.0, from_empty=False)
+        lengths.append(1.0 + part * arm.accepted.sum() / arm.drafts.sum())
+    assert lengths[1] / lengths[0] == pytest.approx(0.8, abs=0.01)
+    # All of a request's drafts count, and those of one that accepts little are many.
+    assert lengths[0] < 1.0 + mean_accepted(traffic) - 0.1
+
+
+def test_half_minutes_without_a_draft_are_no_sample() -> None:
+    shape = (1, 120, 1)
+    busy = np.where(np.arange(120) % 12 < 6, 100.0, 0.0).reshape(shape)
+    stable = Counts(np.full(shape, 1000.0), np.full(shape, 2000.0), np.zeros(shape), np.zeros(shape[:2]), busy[..., 0])
+    canary = replace(stable, drafts=busy, accepted=2.0 * busy)
+    assert mann_whitney(canary, stable, 0.05).max() <= 0.0
+
+
 def test_troubles_roll_back_nothing() -> None:
     found = [trouble.run(seed, 4, traffics=(TRAFFIC,), looks=180) for seed in (3, 4)]
     rows = trouble.joined(found)
     assert len({row["cell"] for row in rows}) == len(rows) > 10
     assert sum(row["fails"] for row in rows if "split" not in row["cell"]) <= 2
     tuned_on = trouble.tuned_on(found)
-    assert len(tuned_on) == len(trouble.UNLIKE)
+    assert len(tuned_on) == len([row for row in rows if "split" not in row["cell"]])
     assert {score.shape for _, scores in tuned_on for score in scores.values()} == {(8,)}
 
 
@@ -107,7 +158,8 @@ def simple(runs: int) -> tuple[dict[str, dict[str, Any]], dict[str, list[float]]
         | {("late" if c.onset else "start", c.fall, c): np.roll(falling, c.onset, axis=1) for c in FALLS},
         "naive": {(m, c): (falling if c in FALLS else quiet) for m in METHODS for c in (*FALLS, *harmless)},
     }
-    troubles = [{"cell": "drift, fall 0", "fall": 0.0, "runs": runs, "fails": 0, "passes": runs}]
+    scores = dict.fromkeys(METHODS, quiet[:, 0])
+    troubles = [{"cell": "drift, fall 0", "fall": 0.0, "runs": runs, "fails": 0, "passes": runs, "naive": scores}]
     return {"plain": result}, {"plain": [10.0] * 6}, troubles
 
 

@@ -28,7 +28,8 @@ class Traffic:
 
     ``running``: requests in flight on the canary once its weight is reached; stable has (1 - weight) / weight times
     as many. ``spread``: standard deviation of a request's acceptance around ``mean``. Lives have the median and the
-    99th percentile given (seconds).
+    99th percentile given (seconds), whatever is accepted; with ``tokens`` above 0 a request has its tokens instead, so
+    the more it accepts, all of it multiplied with ``tokens``, the sooner it ends.
     """
 
     running: float = 20.0
@@ -38,6 +39,7 @@ class Traffic:
     life_p99: float = 300.0
     drafts_per_second: float = 15.0
     weight: float = 0.1
+    tokens: float = 0.0
 
     @property
     def sigma(self) -> float:
@@ -48,6 +50,13 @@ class Traffic:
     def mean_life(self) -> float:
         """Seconds."""
         return float(self.life_median * np.exp(0.5 * self.sigma**2))
+
+    def stretch(self, a: Array) -> Array:
+        """What lives of requests of this acceptance are multiplied with."""
+        if not self.tokens:
+            return np.ones_like(a)
+        typical = 1.0 + float(accepted_of(self.acceptance_table()).mean())
+        return np.asarray(typical / (1.0 + self.tokens * accepted_of(a)))
 
     def acceptance_table(self) -> Array:
         """Quantiles of a request's acceptance, evenly spaced."""
@@ -112,21 +121,27 @@ def simulate(
     """
     horizon = looks * look
     groups = runs * pods
-    counts = rng.poisson(running / traffic.mean_life * horizon, runs)
+    table = traffic.acceptance_table()
+    stretch = traffic.stretch(table)
+    counts = rng.poisson(running / (traffic.mean_life * stretch.mean()) * horizon, runs)
     run = np.repeat(np.arange(runs), counts)
     start = rng.random(run.size) * horizon
     life = np.exp(np.log(traffic.life_median) + traffic.sigma * rng.standard_normal(run.size))
+    kind = rng.integers(0, _TABLE, run.size)
+    life *= stretch[kind]
     if not from_empty:
         # Requests in flight at the beginning are length-biased, and seen at a uniform moment of their lives.
         held = rng.poisson(running, runs)
         old = np.repeat(np.arange(runs), held)
         long = np.exp(np.log(traffic.life_median) + traffic.sigma**2 + traffic.sigma * rng.standard_normal(old.size))
+        found = np.searchsorted(np.cumsum(stretch) / stretch.sum(), rng.random(old.size))
+        kind = np.concatenate([kind, found])
+        long *= stretch[found]
         run = np.concatenate([run, old])
         start = np.concatenate([start, -rng.random(old.size) * long])
         life = np.concatenate([life, long])
     end = start + life
-    table = traffic.acceptance_table()
-    a = table[rng.integers(0, _TABLE, run.size)]
+    a = table[kind]
     pod = (
         rng.integers(0, pods, run.size)
         if shares is None

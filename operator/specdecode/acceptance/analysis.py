@@ -42,7 +42,7 @@ _MOST_ENGINES = 12
 # Pods of an arm whose unfinished batches are persisted; of more, each scale loses the batch under way.
 _MOST_PODS = 6
 # Of the persisted evidence; another version's isn't read.
-_VERSION = 3
+_VERSION = 4
 _REASONS = {
     Finding.LENGTH: Reason.ACCEPTANCE_FELL,
     Finding.LATENCY: Reason.SLOWER_TOKENS,

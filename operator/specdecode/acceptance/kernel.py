@@ -137,6 +137,7 @@ class Kernel:
             "step": short(self.step_start[:, 0]),
             "step_time": self.step_time,
             "judged": [float(f"{x[0]:.7g}") for x in (self.length.judged, self.length.judged_step)],
+            "slow": bool(self.length.slow[0]),
             "reference": None if self.reference is None else short(self.reference[:, 0]),
         }
 
@@ -147,6 +148,7 @@ class Kernel:
         self.step_start = np.array([state["step"]], dtype=float).T
         self.step_time = float(state["step_time"])
         self.length.judged[0], self.length.judged_step[0] = state["judged"]
+        self.length.slow[0] = state["slow"]
         reference = state["reference"]
         self.reference = None if reference is None else np.array([reference], dtype=float).T
 
@@ -228,6 +230,7 @@ class Kernel:
             information[rows, best],
             requests[rows, best],
             1.0 + (now - self.ladder.times[-1]) / np.maximum(lengths[best], 1.0),
+            now - self.began,
         )
         later = slice(1, lengths.size - 1)
         fires[:, later] |= self.length.later_fails(

@@ -19,6 +19,10 @@ from specdecode.acceptance.planned import Plan, beyond, level, ratio
 
 # Shifts beyond the margin, in margins, that Fail is planned for: falls of two and of four margins above all.
 FALLS = {6.0: 0.01, 3.0: 0.58, 2.2: 0.06, 1.0: 0.34, 0.6: 0.01}
+# The same for a canary that after so many seconds still knows less than a fall of four margins takes to show: one of
+# two margins would take ten times as long, so its share is better spent on the first.
+SLOW_FALLS = {6.0: 0.01, 3.0: 0.83, 2.2: 0.06, 1.0: 0.09, 0.6: 0.01}
+_SLOW, _MAIN_FALL = 600.0, 3.0
 # The same for Pass; 1 is a canary as good as stable.
 GAINS = {1.5: 0.1, 1.0: 0.9}
 # The part of a step's error for those planned looks, and for likelihood ratios that are watched at every look, for a
@@ -31,23 +35,34 @@ _NEAREST = 0.45
 # Shares of the length test's error for the planned looks and for the later starts; the rest is kept for what the
 # normal law gets wrong where requests are few.
 WHOLE_SHARE, LATER_SHARE = 0.66, 0.25
-# The same for later starts.
+# The same for later starts; and where a window knows less than the information given, in 1 / margin**2: too little to
+# tell a fall of two margins.
 LATER_FALLS = {3.0: 0.47, 1.0: 0.47, 0.6: 0.06}
+LATER_DIM_FALLS = {3.0: 0.98, 1.0: 0.01, 0.6: 0.01}
+_DIM = 3.6
+_LATER_PLAN = (LATER_FALLS, LATER_FALLS.values(), LATER_DIM_FALLS.values())
 # The later starts' share by period: the first hour, then twice as long each; every later period has this part of
 # what the one before it had.
 _PERIOD = 3600.0
 _LATER = 0.2
 # Windows of one length overlap, and those a little longer are judged too: how many independent ones they amount to, for
-# each of those that fit side by side into the period and differ.
-_OVERLAP = 9.0
+# each of those that fit side by side into the period and differ, and each doubling from the shortest window that holds
+# requests enough to the period. And the shortest that there can be, in seconds.
+_OVERLAP = 1.1
+_SHORTEST = 0.1
 # Noise that outlasts a window makes its neighbours alike; at most so many of them count as one.
 _ALIKE = 20.0
 # Variance, without the noise of single drafts, of a window that began empty over that of a steady one with as many
 # drafts: in the limit of short windows 2/3 if no request ends in it, and a little less since some do.
 _EMPTY = 0.6
-# Where a window is long against the requests (its slope is below the first number), they are counted instead, and
-# the ratio is held between the others.
-_LONG, _FRESH = 0.5, (2.0 / 3.0, 1.1)
+# Where a window is long against the requests, they are counted instead, and the ratio is held between these: wholly at
+# slopes up to the first, in part up to the second.
+_FRESH = (2.0 / 3.0, 1.1)
+_LONG, _SHORT = 0.4, 0.6
+# Such a window's variance goes by this power, times 1 - slope, of its drafts over those that as many requests are
+# expected to make. That is held between the others: fewer drafts than expected are given little credit.
+_UNEVEN = 1.75
+_LIVED = (0.8, 4.0)
 # Degrees of freedom for each request of a window.
 _FREEDOM = 2.0
 # What stands for none in a denominator.
@@ -114,8 +129,9 @@ def fresh(sums: Sums, seconds: Array, running: Array, measured: Windows, least: 
     The noise of single drafts is the same in both. The requests' part has a slope s of its own. In a short window it
     is the less, the fewer of the drafts come from requests in flight at its start: none in one that began empty,
     where it goes from ``_EMPTY`` at s = 1 to 1 at s = 0. In a long one arriving requests stand for 1 - s of it and
-    those in flight at its start for the rest, both weighed with the drafts that so many of stable's are worth. 1
-    until stable has seen ``least`` requests.
+    those in flight at its start for the rest, both weighed with the drafts that so many of stable's are worth. Of long
+    windows with as many requests, one with more drafts than expected has them from a few that lived long, so it varies
+    more: docs/analysis.md. 1 until stable has seen ``least`` requests.
     """
     single = np.where(np.isfinite(measured.single), measured.single, 0.0)
     slope = np.minimum(measured.slope / np.maximum(1.0 - single, _LITTLE), 1.0)
@@ -125,11 +141,17 @@ def fresh(sums: Sums, seconds: Array, running: Array, measured: Windows, least: 
     per_request = sums.stable_drafts[:, :1] / np.maximum(finished, 1.0)
     per_second = sums.stable_drafts[:, :1] / np.maximum(busy, _LITTLE)
     arrived = np.maximum(sums.canary_finished + sums.canary_running, 0.0)
-    before = np.maximum(running[:, None] - sums.canary_running, 0.0) * per_second * seconds / drafts
+    carried = np.maximum(running[:, None] - sums.canary_running, 0.0) * per_second * seconds
     empty = 1.0 - (1.0 - _EMPTY) * slope
-    short = empty + (1.0 - empty) * np.minimum(before, 1.0)
-    long = (1.0 - slope) * arrived * per_request / drafts + slope * before
-    requests = np.where(slope < _LONG, np.minimum(np.maximum(long, _FRESH[0]), _FRESH[1]), short)
+    short = empty + (1.0 - empty) * np.minimum(carried / drafts, 1.0)
+    # Where more are in flight at the end than at the start, their drafts to come are missing, and more than their own
+    # number's: the long ones are in flight.
+    expected = np.maximum(sums.canary_finished - 0.5 * sums.canary_running, 1.0) * per_request
+    expected = np.minimum(np.maximum(expected, drafts / _LIVED[1]), drafts / _LIVED[0])
+    long = ((1.0 - slope) * arrived * per_request + slope * carried) / expected
+    long = np.minimum(np.maximum(long, _FRESH[0]), _FRESH[1]) * (drafts / expected) ** (_UNEVEN * (1.0 - slope))
+    part = np.minimum(np.maximum((_SHORT - slope) / (_SHORT - _LONG), 0.0), 1.0)
+    requests = part * long + (1.0 - part) * short
     return np.where(known, single + (1.0 - single) * requests, 1.0)
 
 
@@ -173,11 +195,15 @@ class LengthTest:
         self._margin = margin
         self._error = error
         self._fail = Plan(margin, FALLS, WHOLE_SHARE * error)
+        self._slow = Plan(margin, SLOW_FALLS, WHOLE_SHARE * error)
+        self._slow_below = level(margin, SLOW_FALLS, WHOLE_SHARE * error, _MAIN_FALL)
         self._pass = Plan(margin, GAINS, PLANNED_SHARE * pass_error)
         self._watched = {gain: _watched(gain, pass_error) for gain in WATCHED_GAINS}
         # The most information that the canary, and the step, have been judged with.
         self.judged: Array = np.zeros(runs)
         self.judged_step: Array = np.zeros(runs)
+        # Which canaries go by the plan for slow ones, once that is known.
+        self.slow: NDArray[np.bool_] = np.zeros(runs, dtype=bool)
 
     def begin_step(self) -> None:
         """Evidence for Pass starts afresh."""
@@ -185,7 +211,7 @@ class LengthTest:
 
     def select(self, runs: NDArray[np.bool_]) -> None:
         """Keep these runs only."""
-        self.judged, self.judged_step = self.judged[runs], self.judged_step[runs]
+        self.judged, self.judged_step, self.slow = self.judged[runs], self.judged_step[runs], self.slow[runs]
 
     def passes(self, change: Array, information: Array, requests: Array) -> NDArray[np.bool_]:
         """Whether the step's window, of so many requests, passes."""
@@ -196,12 +222,21 @@ class LengthTest:
             fires |= ratio(z, gain * self._margin * np.sqrt(information)) >= bound
         return fires
 
-    def whole_fails(self, change: Array, information: Array, requests: Array, growth: Array) -> NDArray[np.bool_]:
-        """Whether the window that knows most, of so many requests, fails; ``growth``: of its length until the next
-        look."""
+    def whole_fails(
+        self, change: Array, information: Array, requests: Array, growth: Array, elapsed: float
+    ) -> NDArray[np.bool_]:
+        """Whether the window that knows most, of so many requests, fails, the canary being ``elapsed`` seconds old.
+
+        ``growth`` is that of the window's length until the next look. Both plans are alike below the level by which
+        they are told apart, so a canary spends one error whichever it goes by.
+        """
         z = tempered(-(change + self._margin) * np.sqrt(information), requests)
         reached = information * growth**_NEAREST
-        fires = self._fail.fires(z, reached, self.judged)
+        if elapsed >= _SLOW:
+            self.slow |= self.judged < self._slow_below
+        fires = np.where(
+            self.slow, self._slow.fires(z, reached, self.judged), self._fail.fires(z, reached, self.judged)
+        )
         self.judged = np.maximum(self.judged, reached)
         return fires
 
@@ -212,13 +247,17 @@ class LengthTest:
 
         For each planned size a likelihood ratio of that fall against the margin, as in a CUSUM. ``slope`` is
         d log kappa / d log seconds: near 1 the noise outlasts the window, and windows side by side have the same.
+        Windows without information take no part.
         """
         period = int(np.log2(1.0 + elapsed / _PERIOD))
         length = _PERIOD * 2.0**period
         error = LATER_SHARE * self._error * (1.0 - _LATER) * _LATER**period
-        part = seconds * np.minimum(1.0 / np.maximum(1.0 - slope, _LITTLE), _ALIKE) / (_OVERLAP * length)
+        shortest = np.where(information > 0.0, seconds, length).min(axis=1, keepdims=True, initial=length)
+        overlap = _OVERLAP * np.maximum(np.log2(length / np.maximum(shortest, _SHORTEST)), 1.0)
+        part = seconds * np.minimum(1.0 / np.maximum(1.0 - slope, _LITTLE), _ALIKE) / (overlap * length)
         root = np.sqrt(information)
         z = tempered(-(change + self._margin) * root, requests)
-        falls, shares = (np.array(list(v))[:, None, None] for v in (LATER_FALLS, LATER_FALLS.values()))
+        falls, shares, dim = (np.array(list(v))[:, None, None] for v in _LATER_PLAN)
+        shares = np.where(information < _DIM / self._margin**2, dim, shares)
         bound = beyond(error * shares * np.clip(part, _LITTLE, 1.0))
         return np.asarray((ratio(z, falls * self._margin * root) >= 0.5 * bound**2).any(axis=0))

@@ -17,8 +17,10 @@ from specdecode.acceptance.ladder import COLUMNS, Ladder
 from specdecode.acceptance.length import (
     FALLS,
     GAINS,
+    LATER_DIM_FALLS,
     LATER_FALLS,
     LATER_SHARE,
+    SLOW_FALLS,
     WHOLE_SHARE,
     LengthTest,
     needed_information,
@@ -28,9 +30,9 @@ from specdecode.acceptance.planned import Plan, beyond, level, log_tail, quantil
 
 def test_shares_add_up() -> None:
     assert sum(SHARES.values()) == pytest.approx(1.0)
-    assert sum(FALLS.values()) == pytest.approx(1.0)
-    assert sum(GAINS.values()) == pytest.approx(1.0)
-    assert sum(LATER_FALLS.values()) == pytest.approx(1.0)
+    for shares in (FALLS, SLOW_FALLS, GAINS, LATER_FALLS, LATER_DIM_FALLS):
+        assert sum(shares.values()) == pytest.approx(1.0)
+    assert LATER_DIM_FALLS.keys() == LATER_FALLS.keys()
     assert WHOLE_SHARE + LATER_SHARE <= 1.0
 
 
@@ -55,9 +57,11 @@ def walks(correlation: float, drift: float, runs: int = 4000) -> tuple[np.ndarra
     return z, information
 
 
-@pytest.mark.parametrize("shares", [FALLS, GAINS])
+@pytest.mark.parametrize(("shares", "shift"), [(FALLS, 1.0), (SLOW_FALLS, 3.0), (GAINS, 1.0)])
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
-def test_a_plan_errs_no_more_than_promised_and_sees_its_shift(shares: dict[float, float], correlation: float) -> None:
+def test_a_plan_errs_no_more_than_promised_and_sees_its_shift(
+    shares: dict[float, float], shift: float, correlation: float
+) -> None:
     plan, error = Plan(0.05, shares, 0.05), 0.05
 
     def fired(drift: float, until: float = math.inf) -> float:
@@ -72,7 +76,8 @@ def test_a_plan_errs_no_more_than_promised_and_sees_its_shift(shares: dict[float
         return float(out.mean())
 
     assert 0.0 < fired(0.0) <= error + 3.0 * math.sqrt(error / 4000)
-    assert fired(0.05, 1.05 * level(0.05, shares, error, 1.0)) >= 0.5
+    # Information comes in steps of at most 400.
+    assert fired(shift * 0.05, max(1.05 * level(0.05, shares, error, shift), 400.0)) >= 0.5
 
 
 def test_a_look_that_reaches_many_levels_may_spend_all_of_them() -> None:
@@ -80,6 +85,31 @@ def test_a_look_that_reaches_many_levels_may_spend_all_of_them() -> None:
     assert plan.fires(z, np.array([1e9]), np.zeros(1))[0]
     assert not plan.fires(z, np.array([1e9]), np.array([1e9]))[0]
     assert not plan.fires(z, np.array([level(0.05, FALLS, 0.01, 3.0)]), np.zeros(1))[0]
+
+
+def whole(looks: list[tuple[float, float]], z: float) -> list[bool]:
+    """Whether the window that knows most fails, by look: (seconds, information) each, all at the same z."""
+    test, requests = LengthTest(0.05, 0.009, 0.01, 1), np.full(1, 1e9)
+    found = []
+    for elapsed, information in looks:
+        known, change = np.array([information]), np.array([-0.05 - z / math.sqrt(information)])
+        found.append(bool(test.whole_fails(change, known, requests, np.ones(1), elapsed)[0]))
+    return found
+
+
+def test_a_slow_canary_spends_on_the_fall_that_it_can_show() -> None:
+    error = WHOLE_SHARE * 0.009
+    slow, quick = (level(0.05, shares, error, 3.0) for shares in (SLOW_FALLS, FALLS))
+    z = 0.5 * (quantile(error * (SLOW_FALLS[6.0] + SLOW_FALLS[3.0])) + quantile(error * FALLS[3.0]))
+    assert slow < quick
+    # As much at either look, but the one canary had known it for long.
+    assert whole([(590.0, 0.5 * slow), (605.0, 0.6 * slow), (900.0, 1.01 * quick)], z) == [False, False, True]
+    assert whole([(300.0, 1.01 * quick), (900.0, 1.02 * quick)], z) == [False, False]
+    # Between the levels when it was asked, it stays with the plan that it began with.
+    between = 0.5 * (slow + quick)
+    assert whole([(590.0, between), (605.0, between), (900.0, 1.01 * quick)], z) == [False, False, False]
+    # What one plan has spent isn't spent again by the other: above the level that tells them apart they are alike.
+    assert {s: p for s, p in FALLS.items() if s > 3.0} == {s: p for s, p in SLOW_FALLS.items() if s > 3.0}
 
 
 @given(st.floats(1e-300, 0.02))
@@ -107,6 +137,19 @@ def test_the_fewer_unlike_windows_a_period_has_the_more_each_may_spend() -> None
     assert not later(4.2, 1800.0)
     assert later(4.2, 1800.0, seconds=600.0)
     assert later(4.2, 1800.0, slope=0.95)
+
+
+def test_the_fewer_lengths_of_window_hold_requests_enough_the_more_each_may_spend() -> None:
+    def fails(short: float) -> bool:
+        """The longer of two windows; the one of 10 s has the information given."""
+        test, requests = LengthTest(0.05, 0.009, 0.01, 1), np.full((1, 2), 1e9)
+        information, change = np.array([[(4.0 / 0.05) ** 2, short]]), np.array([[-0.1, 0.0]])
+        return bool(
+            test.later_fails(change, information, requests, np.array([600.0, 10.0]), np.zeros((1, 2)), 1800.0)[0, 0]
+        )
+
+    assert fails(0.0)
+    assert not fails(1.0)
 
 
 def test_a_canary_at_the_margin_or_better_never_fails_later() -> None:
