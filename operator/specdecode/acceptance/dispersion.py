@@ -135,8 +135,8 @@ class Dispersion:
             self._drafts[scale] += drafts
             self._accepted[scale] += accepted
             self._elapsed[scale] += seconds
-            # Half a base interval of slack: scrapes are never exactly on time.
-            if self._elapsed[scale] < self.base * (2.0**scale - 0.5):
+            # Half an increment of slack, of those that are shorter than a batch: scrapes are never exactly on time.
+            if self._elapsed[scale] < self.base * 2.0**scale - 0.5 * min(seconds, self.base):
                 return
             drafts, accepted = self._drafts[scale].copy(), self._accepted[scale].copy()
             seconds = self._elapsed[scale]

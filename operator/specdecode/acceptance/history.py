@@ -10,7 +10,7 @@ import numpy as np
 
 from specdecode.acceptance.arm import MAX_PODS, Columns
 from specdecode.acceptance.counters import Counters
-from specdecode.acceptance.dispersion import Array, Curve, Dispersion, merged, resampled
+from specdecode.acceptance.dispersion import Array, Curve, Dispersion, known, merged, resampled
 from specdecode.acceptance.types import Sample, ScrapeError
 
 _SCALES = 9
@@ -88,7 +88,8 @@ class History:
     """Feeds on the serving revision's samples at the guard's cadence, which come in pairs an analysis interval apart.
 
     The short batch between the two of a pair is one that a canary's first looks are as long as; what lies between it
-    and the guard's interval isn't measured.
+    and the guard's interval isn't measured. While it is ``learning``, samples that come an analysis interval apart all
+    the time are welcome.
     """
 
     def __init__(
@@ -102,6 +103,19 @@ class History:
         self._then: float | None = None
         self._long = Record(interval, _SCALES, state)
         self._short = Record(short, 1, (state or {}).get("short")) if short is not None else None
+        # Positions at the last round; 0 if nothing was drafted since the one before.
+        self._drafting = 0
+
+    @property
+    def learning(self) -> bool:
+        """Whether the noise of a canary's first looks isn't known, though there is traffic to learn it from.
+
+        A canary that began now would have to wait for it.
+        """
+        if self._short is None or not self._drafting:
+            return False
+        curve = self._short.of_positions(self._drafting)
+        return curve is None or bool(known(curve)[0] < 1.0)
 
     def observe(self, items: Iterable[Sample | ScrapeError]) -> None:
         """Take one round of scrapes."""
@@ -112,10 +126,11 @@ class History:
             increment = self._counters.advance(item)
             if increment is not None and not isinstance(increment, str) and increment.drafts > 0.0:
                 increments.append(increment)
+        self._drafting = max((len(i.drafted) for i in increments), default=0)
         if not increments:
             return
         now = max(i.t for i in increments)
-        width = max(len(i.drafted) for i in increments)
+        width = self._drafting
         drafts = np.zeros((width, MAX_PODS))
         accepted = np.zeros((width, MAX_PODS))
         for i in increments:

@@ -355,7 +355,7 @@ class Controller:
         )
         if policy is None:
             tracked.rounds.follow([], 30.0)
-        elif tracked.evidence.judging:
+        elif tracked.evidence.judging or tracked.evidence.learning:
             tracked.rounds.follow(aims, policy.interval)
         else:
             tracked.rounds.follow(aims, policy.guard_interval, policy.short_interval)

@@ -60,6 +60,8 @@ class Evidence:
         self._of: AnalysisTarget | None = None
         self._begun: tuple[int, float] | None = None
         self._history: History | None = None
+        # Whether it was learning at the last look.
+        self._learning = False
         self._guard: Guard | None = None
         self._guarded: int | None = None
         self._recent: dict[int, Recent] = {}
@@ -223,14 +225,16 @@ class Evidence:
                 return False
             self.verdict = said
             return before is None or (before.kind, before.reason) != (said.kind, said.reason)
+        before_learning, self._learning = self._learning, self.learning
+        news = before_learning != self._learning
         if self._guard is not None:
             known = self.suspicion
             self.suspicion = self._guard.look(now)
-            return known is None or (known.suspected, known.reason) != (
+            news |= known is None or (known.suspected, known.reason) != (
                 self.suspicion.suspected,
                 self.suspicion.reason,
             )
-        return False
+        return news
 
     # -- what is read off ------------------------------------------------------------------------------------------
 
@@ -238,6 +242,11 @@ class Evidence:
     def judging(self) -> bool:
         """Whether a canary is being analysed."""
         return self._analysis is not None
+
+    @property
+    def learning(self) -> bool:
+        """Whether more frequent scrapes would soon tell how noisy the serving revision is."""
+        return self._history is not None and self._history.learning
 
     @property
     def verdict_of(self) -> tuple[int, int]:

@@ -109,6 +109,31 @@ def test_scrapes_in_pairs_tell_the_noise_of_a_canary_s_first_looks() -> None:
     assert not other.batches[0, 0]
 
 
+def test_history_is_learning_until_the_noise_of_a_canary_s_first_looks_is_known() -> None:
+    fleet, history = Fleet(3, Behaviour(), Behaviour()), History(30.0, 5.0)
+    assert not history.learning
+    rounds = 0
+    watched(history, fleet, 5.0, 5.0)
+    while history.learning:
+        watched(history, fleet, 5.0)
+        rounds += 1
+    known = history.known(3, 5.0, 11)
+    assert known is not None
+    # Four Pods make three batches an interval; and the guard's own batches are as long as ever.
+    assert 20 <= rounds <= 26
+    assert known.batches[0, 0] >= 68.0
+    assert 0 < known.batches[0, 3] <= 3 * (rounds + 2) / 8 + 3
+    again = History(30.0, 5.0, json.loads(json.dumps(history.state())))
+    watched(again, fleet, 5.0, 5.0)
+    assert not again.learning
+    # Without traffic, or where scrapes aren't much further apart than a canary's, there is nothing to learn sooner.
+    idle, single = History(30.0, 5.0), History(30.0)
+    watched(idle, Fleet(3, Behaviour(running=0), Behaviour()), 5.0, 5.0, 5.0)
+    watched(single, fleet, 30.0, 30.0)
+    assert not idle.learning
+    assert not single.learning
+
+
 def test_history_leaves_out_what_lies_on_both_sides_of_a_canary() -> None:
     fleet, history = Fleet(3, Behaviour(), Behaviour()), History(30.0)
     watched(history, fleet, *[30.0] * 20)

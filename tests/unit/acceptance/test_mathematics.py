@@ -196,6 +196,20 @@ def white(looks: int, variance: float, pods: int = 4, seed: int = 1) -> Dispersi
     return out
 
 
+@pytest.mark.parametrize(
+    "gaps",
+    [[30.0], [5.0], [5.0, 25.0], [4.9, 5.1, 5.05, 4.95, 5.0, 5.1], [28.5, 31.0], [12.0]],
+    ids=["as long", "shorter", "pairs", "jitter", "late and early", "no divisor"],
+)
+def test_a_batch_is_as_long_as_its_scale_says_however_often_its_arm_is_scraped(gaps: list[float]) -> None:
+    found, total = Dispersion(30.0, 4, 1, 2), 7200.0
+    for k in range(int(total / (sum(gaps) / len(gaps)))):
+        found.add(gaps[k % len(gaps)], np.full((1, 2), 10.0), np.full((1, 2), 5.0))
+    for scale in range(4):
+        # The first batch of an arm counts too: its Pods are compared with each other.
+        assert found.curve().batches[0, scale] == pytest.approx(total / (30.0 * 2.0**scale), rel=0.26, abs=1.0)
+
+
 @pytest.mark.parametrize("pods", [1, 4])
 def test_independent_noise_has_one_kappa_at_all_scales(pods: int) -> None:
     curve = white(1024, 1.5, pods).curve()

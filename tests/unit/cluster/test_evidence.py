@@ -257,6 +257,22 @@ def test_the_guard_watches_the_serving_revision_and_begins_anew_with_another() -
     assert evidence.suspicion is None
 
 
+def test_that_the_noise_is_learnt_is_news_once() -> None:
+    evidence, news = Evidence({}), []
+    evidence.watch_over(1, resource(), POLICY, 0.0)
+    for i in range(200):
+        aims = evidence.aims({1: arms()[1]}, 1, None)
+        evidence.take(aims, answers(aims, 2.0 * i, 1000.0 * i, {1: GOOD}))
+        if evidence.look(2.0 * i):
+            news.append((i, evidence.learning))
+    # The guard's first word, and what it says once there is traffic, are news too.
+    assert [learning for _, learning in news if learning is not None][:2] == [False, True]
+    flips = [i for (i, now), (_, before) in zip(news[1:], news[:-1], strict=True) if now != before]
+    assert len(flips) == 2
+    # One Pod makes one batch an interval.
+    assert 68 <= flips[1] - flips[0] <= 70
+
+
 def test_the_last_minutes_are_summed_up_for_display() -> None:
     evidence = Evidence({})
     aims = evidence.aims({1: arms()[1]}, 1, None)
