@@ -165,7 +165,7 @@ class GuardSpec(ApiModel):
     enabled: bool = Field(default=True, description="Whether the serving revision is watched.")
     interval: Duration = Field(
         default="30s",
-        description="Time between two scrapes outside a rollout; 1s to 1h.",
+        description="Time between two scrapes outside a rollout, once the noise of acceptance is known; 1s to 1h.",
         json_schema_extra=validations(checks.INTERVAL),
     )
     fall: Percent = Field(
