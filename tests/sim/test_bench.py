@@ -106,8 +106,9 @@ def test_a_few_requests_that_live_long_make_a_window_noisier_as_much_as_is_said(
     order = np.argsort(drafts / np.maximum(columns["canary_finished"][:, 0], 1.0))
     thirds = [float((surplus[rows] ** 2).sum() / told[rows].sum()) for rows in np.array_split(order, 3)]
     plain = [float((surplus[rows] ** 2).sum() / drafts[rows].sum()) for rows in np.array_split(order, 3)]
-    assert max(thirds) / min(thirds) < 1.35
     assert plain[2] / plain[0] > 1.8
+    # Calm windows are given no credit.
+    assert thirds[0] < thirds[1] < thirds[2] < 1.35 * thirds[1]
 
 
 def test_requests_that_end_by_their_tokens_fall_by_what_is_said() -> None:

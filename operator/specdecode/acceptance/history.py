@@ -16,6 +16,9 @@ from specdecode.acceptance.types import Sample, ScrapeError
 _SCALES = 9
 # Intervals of the cadence.
 _TOO_LONG = 1.5
+# Intervals without a draft after which there is nothing to learn from, and rounds after which traffic has shown itself
+# too sparse for it.
+_QUIET, _PATIENCE = 4.0, 2000
 _SAVED = ("squares", "weights", "batches")
 
 
@@ -103,8 +106,10 @@ class History:
         self._then: float | None = None
         self._long = Record(interval, _SCALES, state)
         self._short = Record(short, 1, (state or {}).get("short")) if short is not None else None
-        # Positions at the last round; 0 if nothing was drafted since the one before.
-        self._drafting = 0
+        # Positions when there were drafts last, that time, the last round's, and how many rounds there were.
+        self._width = 0
+        self._drafted = self._heard = 0.0
+        self._rounds = 0
 
     @property
     def learning(self) -> bool:
@@ -112,25 +117,27 @@ class History:
 
         A canary that began now would have to wait for it.
         """
-        if self._short is None or not self._drafting:
+        quiet = self._heard - self._drafted > _QUIET * self.interval
+        if self._short is None or not self._width or quiet or self._rounds > _PATIENCE:
             return False
-        curve = self._short.of_positions(self._drafting)
+        curve = self._short.of_positions(self._width)
         return curve is None or bool(known(curve)[0] < 1.0)
 
     def observe(self, items: Iterable[Sample | ScrapeError]) -> None:
         """Take one round of scrapes."""
         increments = []
+        self._rounds += 1
         for item in items:
             if isinstance(item, ScrapeError) or item.source != "engine":
                 continue
+            self._heard = max(self._heard, item.t)
             increment = self._counters.advance(item)
             if increment is not None and not isinstance(increment, str) and increment.drafts > 0.0:
                 increments.append(increment)
-        self._drafting = max((len(i.drafted) for i in increments), default=0)
         if not increments:
             return
-        now = max(i.t for i in increments)
-        width = self._drafting
+        now = self._drafted = max(i.t for i in increments)
+        width = self._width = max(len(i.drafted) for i in increments)
         drafts = np.zeros((width, MAX_PODS))
         accepted = np.zeros((width, MAX_PODS))
         for i in increments:

@@ -102,6 +102,8 @@ class Kernel:
     def __init__(self, settings: Settings, runs: int, now: float) -> None:
         self.settings = settings
         self.began = now
+        # When the canary's first drafts began; None before.
+        self.served: float | None = None
         self.ladder = Ladder(runs, now)
         self.step_start: Array = np.zeros((len(COLUMNS), runs))
         self.step_time = now
@@ -133,6 +135,7 @@ class Kernel:
         """JSON of a kernel with one run."""
         return {
             "began": self.began,
+            "served": self.served,
             "ladder": self.ladder.state(),
             "step": short(self.step_start[:, 0]),
             "step_time": self.step_time,
@@ -144,6 +147,7 @@ class Kernel:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what ``state()`` gave."""
         self.began = float(state["began"])
+        self.served = None if state["served"] is None else float(state["served"])
         self.ladder = Ladder.restored(state["ladder"])
         self.step_start = np.array([state["step"]], dtype=float).T
         self.step_time = float(state["step_time"])
@@ -158,6 +162,8 @@ class Kernel:
         ``running``: the canary's requests in flight (or its engines, if ``counted`` is false: requests unknown).
         """
         ladder = self.ladder
+        if self.served is None and increments[COLUMNS.index("canary_drafts")].any():
+            self.served = ladder.times[-1]
         ladder.add(increments)
         lengths = np.append(now - np.array(ladder.times), now - self.step_time)
         starts = np.concatenate([ladder.starts, self.step_start[:, :, None]], axis=2)
@@ -168,13 +174,16 @@ class Kernel:
         requests = sums.canary_finished + running[:, None]
         measured = measure(sums, lengths, noise, self.settings.margin)
         variance = measured.variance
+        least = self.settings.min_requests
         if counted:
-            least = self.settings.min_requests
             variance = measured.stable + measured.canary * fresh(sums, lengths, running, measured, least)
         change, information = measured.change, 1.0 / variance
+        if counted:
+            seen = (sums.canary_drafts > 0.0) & (sums.stable_finished >= least) & (sums.stable_busy > 0.0)
+            self.length.forgo(seen[:, 0] & (information[:, 0] <= 0.0))
         told = information
         if counted:
-            told = np.where(requests >= self.settings.min_requests, information, 0.0)
+            told = np.where(requests >= least, information, 0.0)
         if self.reference is not None:
             told = np.zeros_like(information)
         # Requests that aren't counted can't be too few.
@@ -230,7 +239,7 @@ class Kernel:
             information[rows, best],
             requests[rows, best],
             1.0 + (now - self.ladder.times[-1]) / np.maximum(lengths[best], 1.0),
-            now - self.began,
+            0.0 if self.served is None else now - self.served,
         )
         later = slice(1, lengths.size - 1)
         fires[:, later] |= self.length.later_fails(

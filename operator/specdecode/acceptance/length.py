@@ -60,11 +60,14 @@ _EMPTY = 0.6
 _FRESH = (2.0 / 3.0, 1.1)
 _LONG, _SHORT = 0.4, 0.6
 # Such a window's variance goes by this power, times 1 - slope, of its drafts over those that as many requests are
-# expected to make. That is held between the others: fewer drafts than expected are given little credit.
+# expected to make, between the others. Fewer drafts than expected are given little credit for Fail and none for Pass:
+# requests can end early for reasons of their own, or nearly all be short.
 _UNEVEN = 1.75
-_LIVED = (0.8, 4.0)
+_LEAST_UNEVEN, _MOST_UNEVEN = 0.85, 4.0
 # Degrees of freedom for each request of a window.
 _FREEDOM = 2.0
+# Information beyond all plans' levels.
+_FORGONE = 1e15
 # What stands for none in a denominator.
 _LITTLE = 1e-9
 
@@ -131,7 +134,7 @@ def fresh(sums: Sums, seconds: Array, running: Array, measured: Windows, least: 
     where it goes from ``_EMPTY`` at s = 1 to 1 at s = 0. In a long one arriving requests stand for 1 - s of it and
     those in flight at its start for the rest, both weighed with the drafts that so many of stable's are worth. Of long
     windows with as many requests, one with more drafts than expected has them from a few that lived long, so it varies
-    more: docs/analysis.md. 1 until stable has seen ``least`` requests.
+    more: docs/analysis.md. 1 until stable has seen ``least`` requests, and while kappa is unknown.
     """
     single = np.where(np.isfinite(measured.single), measured.single, 0.0)
     slope = np.minimum(measured.slope / np.maximum(1.0 - single, _LITTLE), 1.0)
@@ -147,12 +150,15 @@ def fresh(sums: Sums, seconds: Array, running: Array, measured: Windows, least: 
     # Where more are in flight at the end than at the start, their drafts to come are missing, and more than their own
     # number's: the long ones are in flight.
     expected = np.maximum(sums.canary_finished - 0.5 * sums.canary_running, 1.0) * per_request
-    expected = np.minimum(np.maximum(expected, drafts / _LIVED[1]), drafts / _LIVED[0])
+    # Where none has ended, which may be that none is counted, nothing is known of them.
+    expected = np.where(sums.canary_finished > 0.0, np.maximum(expected, drafts / _MOST_UNEVEN), drafts)
     long = ((1.0 - slope) * arrived * per_request + slope * carried) / expected
-    long = np.minimum(np.maximum(long, _FRESH[0]), _FRESH[1]) * (drafts / expected) ** (_UNEVEN * (1.0 - slope))
+    least_uneven = np.append(np.full(seconds.size - 1, _LEAST_UNEVEN), 1.0)
+    uneven = np.maximum(drafts / expected, least_uneven) ** (_UNEVEN * (1.0 - slope))
+    long = np.minimum(np.maximum(long, _FRESH[0]), _FRESH[1]) * uneven
     part = np.minimum(np.maximum((_SHORT - slope) / (_SHORT - _LONG), 0.0), 1.0)
     requests = part * long + (1.0 - part) * short
-    return np.where(known, single + (1.0 - single) * requests, 1.0)
+    return np.where(known & np.isfinite(slope), single + (1.0 - single) * requests, 1.0)
 
 
 def needed_information(margin: float, error: float) -> float:
@@ -213,6 +219,15 @@ class LengthTest:
         """Keep these runs only."""
         self.judged, self.judged_step, self.slow = self.judged[runs], self.judged_step[runs], self.slow[runs]
 
+    def forgo(self, runs: NDArray[np.bool_]) -> None:
+        """These have no planned looks, Pass none in this step: requests end and the noise isn't known.
+
+        They learn it from few batches, with which planned looks would err up to twice as often as they may (the bench's
+        canaries without history: promoted in 2.0 % at the margin). Later starts and watched ratios go on.
+        """
+        self.judged = np.where(runs, _FORGONE, self.judged)
+        self.judged_step = np.where(runs, _FORGONE, self.judged_step)
+
     def passes(self, change: Array, information: Array, requests: Array) -> NDArray[np.bool_]:
         """Whether the step's window, of so many requests, passes."""
         z = tempered((change + self._margin) * np.sqrt(information), requests)
@@ -225,15 +240,17 @@ class LengthTest:
     def whole_fails(
         self, change: Array, information: Array, requests: Array, growth: Array, elapsed: float
     ) -> NDArray[np.bool_]:
-        """Whether the window that knows most, of so many requests, fails, the canary being ``elapsed`` seconds old.
+        """Whether the window that knows most, of so many requests, fails; ``elapsed``: seconds since the canary's first
+        drafts.
 
-        ``growth`` is that of the window's length until the next look. Both plans are alike below the level by which
+        ``growth`` is that of the window's length until the next look. Both plans are alike up to the level by which
         they are told apart, so a canary spends one error whichever it goes by.
         """
         z = tempered(-(change + self._margin) * np.sqrt(information), requests)
         reached = information * growth**_NEAREST
         if elapsed >= _SLOW:
-            self.slow |= self.judged < self._slow_below
+            # While nothing is known, which may be the noise, it isn't known either whether the canary is slow.
+            self.slow |= (reached > 0.0) & (np.maximum(self.judged, reached) < self._slow_below)
         fires = np.where(
             self.slow, self._slow.fires(z, reached, self.judged), self._fail.fires(z, reached, self.judged)
         )

@@ -68,6 +68,32 @@ def test_while_the_noise_is_measured_it_says_so_and_for_how_long(pods: tuple[int
     assert early[len(early) // 2][1].message.count("more.") == 1
 
 
+def test_what_is_saved_while_the_noise_is_unknown_is_numbers_and_goes_on_the_same() -> None:
+    fleet, analysis = Fleet(1, Behaviour(running=60), Behaviour(running=60, keep=0.7)), start()
+    again = start()
+    for look in range(60):
+        samples = fleet.step()
+        for one in (analysis, again):
+            one.observe(samples)
+        assert analysis.look(fleet.now).kind is again.look(fleet.now).kind
+        saved = json.loads(json.dumps(analysis.state(), allow_nan=False))
+        if look % 7 == 3:
+            again = Analysis(Policy(), steps=2, split="request", trust_connection=False, now=fleet.now, state=saved)
+
+
+def test_a_canary_that_loads_for_long_is_no_slow_one() -> None:
+    fleet, analysis = Fleet(1, Behaviour(running=60), Behaviour(running=60)), start()
+    for _ in range(150):
+        samples = fleet.step()
+        analysis.observe(s for s in samples if s.arm == "stable")
+        analysis.look(fleet.now)
+    assert analysis.state()["kernel"]["served"] is None
+    play(fleet, analysis, 100)
+    state = analysis.state()["kernel"]
+    assert fleet.now - state["served"] == pytest.approx(500.0, abs=10.0)
+    assert state["slow"] is False
+
+
 def test_a_fall_is_named_with_the_numbers() -> None:
     fleet = Fleet(2, Behaviour(), Behaviour(keep=0.6))
     last = play(fleet, start(), 300)[-1]

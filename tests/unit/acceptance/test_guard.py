@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -130,6 +131,16 @@ def test_history_is_learning_until_the_noise_of_a_canary_s_first_looks_is_known(
     idle, single = History(30.0, 5.0), History(30.0)
     watched(idle, Fleet(3, Behaviour(running=0), Behaviour()), 5.0, 5.0, 5.0)
     watched(single, fleet, 30.0, 30.0)
+    # A pause is no end of it; traffic that stays away is.
+    sparse = History(30.0, 5.0)
+    watched(sparse, Fleet(3, Behaviour(), Behaviour()), 5.0, 5.0)
+    samples = [s for s in fleet.step(5.0) if s.arm == "stable"]
+    said = []
+    for wait in (0.0, 60.0, 200.0):
+        sparse.observe(replace(s, t=s.t + wait) for s in samples)
+        sparse.observe(replace(s, t=s.t + wait + 1.0) for s in samples)
+        said.append(sparse.learning)
+    assert said == [True, True, False]
     assert not idle.learning
     assert not single.learning
 

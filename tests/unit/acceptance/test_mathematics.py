@@ -105,6 +105,8 @@ def test_a_slow_canary_spends_on_the_fall_that_it_can_show() -> None:
     # As much at either look, but the one canary had known it for long.
     assert whole([(590.0, 0.5 * slow), (605.0, 0.6 * slow), (900.0, 1.01 * quick)], z) == [False, False, True]
     assert whole([(300.0, 1.01 * quick), (900.0, 1.02 * quick)], z) == [False, False]
+    # Of one whose noise wasn't known until then it isn't said that it is slow.
+    assert whole([(590.0, 1e-12), (605.0, 1.01 * quick)], z) == [False, False]
     # Between the levels when it was asked, it stays with the plan that it began with.
     between = 0.5 * (slow + quick)
     assert whole([(590.0, between), (605.0, between), (900.0, 1.01 * quick)], z) == [False, False, False]
