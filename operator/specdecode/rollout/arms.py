@@ -270,7 +270,7 @@ def balance(
         wanted = _split(stable, canary, capacities, entry, goal, current, lists_s, lists_c)
         carried = canary.carries(capacities, lists_c)
         split = current if goal.hold_weight else _between(current, effective, wanted, carried, at_once=goal.at_once)
-        if goal.at_once or split.share in shares:
+        if split.share in shares:
             break
         shares.add(split.share)
     # Routers of an arm by a gateway don't carry its weight: each arm has its own, before its first and until its last.

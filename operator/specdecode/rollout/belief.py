@@ -51,13 +51,18 @@ def _begun(status: SpecDecodeDeploymentStatus, now: float, latest: float) -> Spe
 
 
 def _standing(arm: ArmObserved) -> ArmObserved:
-    return replace(arm, prefill=_asked(arm.prefill), decode=_asked(arm.decode), router=_asked(arm.router))
+    listed = [p.backends for p in arm.router.pods if p.backends]
+    prefill, decode = (max((lists[role] for lists in listed), default=0) for role in (0, 1))
+    return replace(
+        arm, prefill=_asked(arm.prefill, prefill), decode=_asked(arm.decode, decode), router=_asked(arm.router)
+    )
 
 
-def _asked(of: RoleObserved) -> RoleObserved:
+def _asked(of: RoleObserved, listed: int = 0) -> RoleObserved:
     """A workload that lost its label, or was deleted without its Pods, as its Pods tell: written again at any smaller
-    size it would take serving Pods away."""
-    pods = [p for p in of.pods if not p.terminating]
+    size it would take serving Pods away. One that ends while routers still list it (``listed`` ordinals) is on its way
+    back, not taken away."""
+    pods = [p for p in of.pods if not p.terminating or (p.ordinal is not None and p.ordinal < listed)]
     if of.exists or not pods:
         return of
     ordinals = [p.ordinal for p in pods if p.ordinal is not None]

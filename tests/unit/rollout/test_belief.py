@@ -155,6 +155,14 @@ def test_a_missing_workload_is_what_its_pods_tell(
         assert (seen.replicas, seen.backends, seen.exists, seen.pods) == (size, backends, of.exists, of.pods)
 
 
+@pytest.mark.parametrize(("listed", "size"), [(0, 2), (2, 2), (3, 3), (9, 3)])
+def test_a_pod_that_ends_while_routers_list_it_is_on_its_way_back(listed: int, size: int) -> None:
+    decode = RoleObserved(pods=(pod(0), pod(1), pod(2, terminating=True)))
+    router = RoleObserved(exists=True, replicas=1, pods=(pod(None, backends=(1, listed), terminating=True),))
+    arm = ArmObserved(1, decode=decode, router=router)
+    assert believed(Snapshot(resource=resource(), now=T0, arms={1: arm})).arms[1].decode.replicas == size
+
+
 SURGE: dict[str, dict[str, Any]] = {
     "surge": {},
     "no surge": {"rollout__capacity": {r: {"maxSurge": 0, "maxUnavailable": 1} for r in ("prefill", "decode")}},
