@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from specdecode.acceptance.bounds import entropy
 from specdecode.acceptance.dispersion import Array
 from specdecode.acceptance.ladder import COLUMNS, STABLE, Ladder, Sums, short
-from specdecode.acceptance.length import LengthTest, Noise, Windows, fresh, measure
+from specdecode.acceptance.length import LengthTest, Noise, Windows, counts_requests, fresh, measure
 
 # Shares of 1 - confidence for a false rollback, by measure; they add up to 1.
 SHARES = {"length": 0.9, "collapse": 0.025, "errors": 0.025, "floor": 0.025, "latency": 0.025}
@@ -179,8 +179,8 @@ class Kernel:
             variance = measured.stable + measured.canary * fresh(sums, lengths, running, measured, least)
         change, information = measured.change, 1.0 / variance
         if counted:
-            seen = (sums.canary_drafts > 0.0) & (sums.stable_finished >= least) & (sums.stable_busy > 0.0)
-            self.length.forgo(seen[:, 0] & (information[:, 0] <= 0.0))
+            seen = (sums.canary_drafts[:, :1] > 0.0) & counts_requests(sums, least)
+            self.length.forgo((seen & (information[:, :1] <= 0.0))[:, 0])
         told = information
         if counted:
             told = np.where(requests >= least, information, 0.0)

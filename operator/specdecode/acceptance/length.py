@@ -126,6 +126,11 @@ def measure(sums: Sums, seconds: Array, noise: Noise, margin: float) -> Windows:
     return Windows(change, canary, unit * (1.0 - margin) ** 2 / others, slope, single)
 
 
+def counts_requests(sums: Sums, least: float) -> NDArray[np.bool_]:
+    """Whether stable has shown ``least`` requests since the beginning, (runs, 1): what they are like is known then."""
+    return np.asarray((sums.stable_finished[:, :1] >= least) & (sums.stable_busy[:, :1] > 0.0))
+
+
 def fresh(sums: Sums, seconds: Array, running: Array, measured: Windows, least: float) -> Array:
     """Variance of the canary's surplus over that of a steady window with as many drafts.
 
@@ -140,7 +145,7 @@ def fresh(sums: Sums, seconds: Array, running: Array, measured: Windows, least: 
     slope = np.minimum(measured.slope / np.maximum(1.0 - single, _LITTLE), 1.0)
     drafts = np.maximum(sums.canary_drafts, 1.0)
     finished, busy = sums.stable_finished[:, :1], sums.stable_busy[:, :1]
-    known = (finished >= least) & (busy > 0.0)
+    known = counts_requests(sums, least)
     per_request = sums.stable_drafts[:, :1] / np.maximum(finished, 1.0)
     per_second = sums.stable_drafts[:, :1] / np.maximum(busy, _LITTLE)
     arrived = np.maximum(sums.canary_finished + sums.canary_running, 0.0)
